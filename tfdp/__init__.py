@@ -1,0 +1,28 @@
+"""Data parallelism for Keras 3 on TensorFlow that gives the result of one device and waits less for the network."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "__version__", "compression"]
+
+if TYPE_CHECKING:
+    from tfdp import compression
+    from tfdp.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, so that the launcher starts without importing TensorFlow.
+    if name in ("MirroredStrategy", "MultiWorkerMirroredStrategy"):
+        from tfdp import strategies
+
+        return getattr(strategies, name)
+    if name == "compression":
+        import tfdp.compression
+
+        return tfdp.compression
+    raise AttributeError(f"module 'tfdp' has no attribute {name!r}. It has {', '.join(__all__)}.")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

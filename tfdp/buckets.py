@@ -1,0 +1,30 @@
+"""Which gradients travel together, and in which order."""
+
+from collections.abc import Hashable, Sequence
+
+DEFAULT_BUCKET_BYTES = 1 << 20
+
+
+def plan_buckets(num_bytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int) -> list[list[int]]:
+    """Returns the buckets, each a list of indices into `num_bytes`, in the order in which they fill.
+
+    Variables are created from the first layer to the last, and backpropagation finishes the last layer's gradients
+    first: the indices are taken from the end, so that a bucket can leave while earlier layers are still computed
+    (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3). A gradient larger than a bucket has one to itself.
+
+    Args:
+        num_bytes: bytes of each gradient, in the order of creation of their variables.
+        kinds: what must be equal within a bucket (the dtype), one for each gradient.
+        bucket_bytes: bytes that a bucket holds at most.
+    """
+    buckets: list[list[int]] = []
+    open_buckets: dict[Hashable, tuple[list[int], int]] = {}
+    for index in reversed(range(len(num_bytes))):
+        bucket, filled = open_buckets.get(kinds[index], ([], 0))
+        if bucket and filled + num_bytes[index] > bucket_bytes:
+            bucket, filled = [], 0
+        if not bucket:
+            buckets.append(bucket)
+        bucket.append(index)
+        open_buckets[kinds[index]] = (bucket, filled + num_bytes[index])
+    return buckets

@@ -1,0 +1,96 @@
+"""A communicator between the processes of a cluster."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import tf_seam
+from tfdp.collectives.base import Communicator
+
+
+class ClusterCommunicator(Communicator):
+    """Reduces by TensorFlow's collective operations (gRPC between CPUs, NCCL between GPUs); in a tf.function only.
+
+    On CPUs with one replica in each process, collectives of different names run at the same time. Elsewhere they run in
+    the order of the calls: NCCL needs one order on all devices, and several members of a group in one process wait for
+    each other for ever without one.
+    """
+
+    def __init__(
+        self, launcher: tf_seam.Launcher, *, size: int, rank: int, device: str, options: Any, in_order: bool
+    ) -> None:
+        """Speaks for the replica on `device`.
+
+        Args:
+            launcher: the device's member of the group, from `tf_seam.group_members`.
+            size: replicas in the group.
+            rank: the replica's position in it.
+            device: the canonical name of the replica's device.
+            options: tf.distribute.experimental.CommunicationOptions; its timeout bounds every collective.
+            in_order: whether collectives must run in the order of the calls.
+        """
+        self.size, self.rank = size, rank
+        self._launcher, self._device, self._options, self._in_order = launcher, device, options, in_order
+        self._tokens: dict[str, tf.Variable] = {}
+
+    def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        with tf.device(self._device):
+            carried = [_as_carried(tensor) for tensor in tensors]
+            packed = tf.reshape(carried[0], [-1]) if len(carried) == 1 else _pack(carried)
+            total = tf_seam.reduce_tensor(self._launcher, packed, **self._call("sum", packed, name))
+            totals = [total] if len(carried) == 1 else tf.split(total, [_num_elements(t) for t in carried])
+            return [
+                _from_carried(tf.reshape(total, carry.shape), tensor.dtype)
+                for total, carry, tensor in zip(totals, carried, tensors, strict=True)
+            ]
+
+    def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        with tf.device(self._device):
+            carried = _as_carried(tensor)
+            num_rows = tf.shape(carried)[:1]
+            counts = tf_seam.gather_tensor(self._launcher, num_rows, **self._call("counts", num_rows, name))
+            most = tf.reduce_max(counts)
+            padding = [[0, most - num_rows[0]]] + [[0, 0]] * (carried.shape.rank - 1)
+            padded = tf.pad(carried, padding)
+            padded.set_shape([None, *carried.shape[1:]])
+            rows = tf_seam.gather_tensor(self._launcher, padded, **self._call("rows", padded, name))
+            present = tf.reshape(tf.range(most)[tf.newaxis, :] < counts[:, tf.newaxis], [-1])
+            return _from_carried(tf.boolean_mask(rows, present), tensor.dtype)
+
+    def _call(self, operation: str, tensor: tf.Tensor, name: str) -> dict[str, Any]:
+        key = tf_seam.instance_key(self._launcher.instance_keys, f"{operation} {name}", tensor, self._device)
+        return {"key": key, "token": self._token(name), "device": self._device, "options": self._options}
+
+    def _token(self, name: str) -> Any:
+        """Returns the resource that puts collectives which share it in order: with the same name, or all of them."""
+        if self._in_order:
+            return self._launcher.ordering_token
+        if name not in self._tokens:
+            with tf.init_scope(), tf.device(self._device):
+                self._tokens[name] = tf_seam.plain_variable(0.0)
+        return self._tokens[name].handle
+
+
+def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def _num_elements(tensor: tf.Tensor) -> int:
+    return int(tensor.shape.num_elements())
+
+
+def _as_carried(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns `tensor` in a dtype that collectives take, without loss: complex as pairs, small integers as int32."""
+    if tensor.dtype.is_complex:
+        return tf.bitcast(tensor, tensor.dtype.real_dtype)
+    if tensor.dtype in _WIDENED:
+        return tf.cast(tensor, tf.int32)
+    return tensor
+
+
+def _from_carried(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.bitcast(tensor, dtype) if dtype.is_complex else tf.cast(tensor, dtype)
+
+
+_WIDENED = (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16)

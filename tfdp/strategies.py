@@ -1,0 +1,330 @@
+"""The strategies that users choose: synchronous training of Keras models on several devices and machines."""
+
+import contextlib
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import agreement, deadline, keras_seam, tf_seam, topology, versions
+from tfdp import compression as compression_lib
+from tfdp.buckets import DEFAULT_BUCKET_BYTES
+from tfdp.collectives import ClusterCommunicator, StrategyCommunicator
+from tfdp.reducer import GradientReducer, GradientTraffic
+
+_LOG = logging.getLogger("tfdp")
+
+# A legitimate wait, such as for the chief that evaluates or saves, must fit in.
+DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 1800.0
+DEFAULT_START_TIMEOUT_SECONDS = 60.0
+
+
+class _DataParallel:
+    """What both strategies add to TensorFlow's."""
+
+    _reducer: GradientReducer
+
+    @property
+    def gradient_traffic(self) -> GradientTraffic:
+        """Bytes of dense gradients that one replica sends to collectives in a step; zeros before the first step.
+
+        An all-reduce of S bytes puts 2 (N - 1) / N x S bytes on the wire for each of N replicas.
+        """
+        return self._reducer.traffic
+
+    def scope(self) -> Any:
+        """Returns the context manager under which models, optimizers and metrics are made; see tf.distribute.Strategy.
+
+        Raises:
+            RuntimeError: TF_CONFIG names another cluster than when the strategy was made.
+        """
+        self._check_still_valid()
+        return super().scope()  # type: ignore[misc]
+
+    def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Runs `fn` on every replica, each with its part of `args` and `kwargs`; see tf.distribute.Strategy.
+
+        Raises:
+            TypeError: `fn` is the training step of a model of tf_keras (Keras 2).
+        """
+        versions.check_function(fn)
+        return super().run(fn, args=args, kwargs=kwargs, options=options)  # type: ignore[misc]
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduces `value` over replicas, and over `axis` of each where it has one.
+
+        Beyond tf.distribute.Strategy.reduce it takes nested values, and scalars whatever the axis.
+
+        Args:
+            reduce_op: "SUM" or "MEAN", or a tf.distribute.ReduceOp.
+            value: a value per replica, or a nest (tuple, list, dict) of them.
+            axis: an axis of the values of rank 1 and more to reduce too; None reduces over replicas only.
+        """
+        if isinstance(value, tuple | list | dict):
+            return tf.nest.map_structure(lambda leaf: self.reduce(reduce_op, leaf, axis), value)
+        results = self.experimental_local_results(value)  # type: ignore[attr-defined]
+        if axis is not None and all(getattr(result, "shape", tf.TensorShape([])).rank == 0 for result in results):
+            axis = None
+        return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
+
+    def _check_still_valid(self) -> None:
+        pass
+
+
+class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
+    """Trains on several devices of one machine, with the result of one device.
+
+    Example:
+        >>> import keras, tfdp
+        >>> strategy = tfdp.MirroredStrategy()
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        *,
+        compression: Any = "none",
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
+    ) -> None:
+        """Makes a replica on each of `devices`.
+
+        Args:
+            devices: names such as "/gpu:0"; None takes all logical GPUs, or all logical CPUs where there are none.
+            compression: what the devices send to each other instead of gradients: "none", "bf16", "fp16" or a
+                `tfdp.compression.Compressor`.
+            bucket_bytes: bytes of gradients that are reduced together at most.
+            cross_device_ops: how devices reduce; None adds up on one device where all are CPUs of this process, and
+                leaves the choice to TensorFlow (NCCL) elsewhere.
+
+        Raises:
+            ValueError: `devices` are empty, repeated or unknown, or an option is out of range.
+            RuntimeError: Python, TensorFlow or Keras are not supported.
+        """
+        versions.check()
+        compressor = compression_lib.get(compression)
+        check_bucket_bytes(bucket_bytes)
+        _configure_devices(os.environ)
+        names = check_devices(devices)
+        if cross_device_ops is None and all("CPU" in name.upper() for name in names):
+            cross_device_ops = tf.distribute.ReductionToOneDevice()
+        tf.distribute.Strategy.__init__(self, tf_seam.MirroredExtended(self, names, cross_device_ops))
+        communicators = [StrategyCommunicator(len(names), rank) for rank in range(len(names))]
+        self._reducer = GradientReducer(communicators, compressor, bucket_bytes, agree=lambda topic, lines: None)
+        keras_seam.install(_reduce_of)
+
+
+class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirroredStrategy):
+    """Trains on the devices of several processes, on one or more machines, with the result of one device.
+
+    Every worker runs the same program. Example of worker 0's TF_CONFIG, of two:
+    `{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}`.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
+        *,
+        devices: Sequence[str] | None = None,
+        compression: Any = "none",
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
+        start_timeout_seconds: float | None = None,
+    ) -> None:
+        """Joins the cluster, waiting for the other workers, and makes a replica on each of `devices` of this process.
+
+        Args:
+            cluster_resolver: who takes part; None reads TF_CONFIG. Without a cluster there is one worker.
+            devices: names such as "/gpu:0", as many on every worker; None takes all logical GPUs, or all logical CPUs
+                where there are none.
+            compression: what replicas send to each other instead of gradients: "none", "bf16", "fp16" or a
+                `tfdp.compression.Compressor`; the same on every worker.
+            bucket_bytes: bytes of gradients that travel together at most; the same on every worker.
+            communication_options: TensorFlow's options for collectives. Its `timeout_seconds`, 1800 by default, bounds
+                the wait for a worker within a step.
+            start_timeout_seconds: how long to wait for the other workers to come; None takes TFDP_START_TIMEOUT from
+                the environment, or 60 seconds.
+
+        Raises:
+            ValueError: the cluster or an option is wrong, or the workers disagree on them.
+            RuntimeError: the versions are not supported, TensorFlow has started already, this worker's port is taken,
+                or not all workers came in time.
+        """
+        versions.check()
+        compressor = compression_lib.get(compression)
+        check_bucket_bytes(bucket_bytes)
+        self._tf_config = None if cluster_resolver else os.environ.get("TF_CONFIG", "")
+        cluster = _cluster(cluster_resolver)
+        timeout_seconds = _start_timeout_seconds(start_timeout_seconds, os.environ)
+        options = _with_timeout(communication_options or tf.distribute.experimental.CommunicationOptions())
+        if not tf_seam.runtime_has_started():
+            _configure_devices(os.environ)
+        ready_file = os.environ.get("TFDP_READY_FILE", "")
+        _touch(ready_file and ready_file + ".waiting")
+        with _bounded_start(cluster, timeout_seconds):
+            extended = tf_seam.MultiWorkerExtended(self, cluster, devices, options, timeout_seconds)
+        tf.distribute.Strategy.__init__(self, extended)
+        _touch(ready_file)
+        agree = agreement.between_workers(cluster, tf_seam.strategy_number(self), timeout_seconds)
+        agree(
+            "the strategy's options",
+            [
+                f"tfdp.MultiWorkerMirroredStrategy with compression={compressor!r}",
+                f"bucket_bytes={bucket_bytes}",
+                f"{len(extended.worker_devices)} devices in each worker",
+                f"TensorFlow {tf.__version__}",
+            ],
+        )
+        self._reducer = GradientReducer(_communicators(self, options), compressor, bucket_bytes, agree)
+        keras_seam.install(_reduce_of)
+
+    def _check_still_valid(self) -> None:
+        now = os.environ.get("TF_CONFIG", "")
+        if self._tf_config is None or now == self._tf_config or topology.cluster_from_environment(os.environ) is None:
+            return
+        raise RuntimeError(
+            "TF_CONFIG has changed since this strategy was made, which trains with "
+            f"{self.num_replicas_in_sync} replica(s). Set TF_CONFIG before the strategy is made. "
+            f"Received: TF_CONFIG={now!r}, then: {self._tf_config!r}."
+        )
+
+
+def check_bucket_bytes(bucket_bytes: Any) -> None:
+    """Raises a ValueError or TypeError unless `bucket_bytes` is a positive integer."""
+    if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int):
+        raise TypeError(f"`bucket_bytes` must be an integer, in bytes. Received: {bucket_bytes!r}.")
+    if bucket_bytes < 1:
+        raise ValueError(f"`bucket_bytes` must be at least 1. Received: bucket_bytes={bucket_bytes}.")
+
+
+def check_devices(devices: Sequence[str] | None) -> list[str]:
+    """Returns the names of the devices to use, all of this process that there are where `devices` is None.
+
+    Raises:
+        TypeError: `devices` is no list of names.
+        ValueError: there are none, one is named twice, or one does not exist.
+    """
+    available = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices()]
+    if devices is None:
+        return [device.name for device in tf_seam.default_devices()]
+    if isinstance(devices, str) or not all(isinstance(device, str) for device in devices):
+        raise TypeError(f"`devices` must be a list of names such as ['/gpu:0', '/gpu:1']. Received: {devices!r}.")
+    if not devices:
+        raise ValueError("`devices` must name at least one device, or be None for all. Received: [].")
+    wanted = [tf_seam.device_index(device) for device in devices]
+    known = [(spec.device_type, spec.device_index) for spec in available]
+    for device, kind_and_index in zip(devices, wanted, strict=True):
+        if kind_and_index not in known:
+            names = ", ".join(f"{kind}:{index}" for kind, index in known)
+            raise ValueError(f"`devices` must name devices of this process: {names}. Received: {device!r}.")
+        if wanted.count(kind_and_index) > 1:
+            raise ValueError(f"`devices` must not name a device twice. Received: {list(devices)}.")
+    return list(devices)
+
+
+def _reduce_of(strategy: tf.distribute.Strategy) -> keras_seam.Reduce | None:
+    return strategy._reducer.reduce if isinstance(strategy, _DataParallel) else None
+
+
+def _communicators(strategy: MultiWorkerMirroredStrategy, options: Any) -> list[Any]:
+    size = strategy.num_replicas_in_sync
+    devices = strategy.extended.worker_devices
+    first = strategy.extended.first_replica
+    if not tf_seam.in_multi_worker_mode(strategy) or strategy.extended.adds_up_locally:
+        return [StrategyCommunicator(size, first + i) for i in range(len(devices))]
+    in_order = len(devices) > 1 or any("GPU" in device for device in devices)
+    return [
+        ClusterCommunicator(launcher, size=size, rank=first + i, device=device, options=options, in_order=in_order)
+        for i, (launcher, device) in enumerate(zip(tf_seam.group_members(strategy), devices, strict=True))
+    ]
+
+
+def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver | None) -> topology.Cluster | None:
+    if resolver is None:
+        cluster = topology.cluster_from_environment(os.environ)
+    else:
+        jobs = resolver.cluster_spec().as_dict()
+        source = f"the cluster of {type(resolver).__name__}"
+        cluster = topology.make_cluster(jobs, resolver.task_type, resolver.task_id, source=source) if jobs else None
+    if cluster is None:
+        _LOG.warning(
+            "tfdp.MultiWorkerMirroredStrategy: no cluster in TF_CONFIG; training with this one worker. "
+            "`tfdp run -n 2 train.py` starts two."
+        )
+    return cluster
+
+
+def _start_timeout_seconds(value: float | None, environment: Mapping[str, str]) -> float:
+    text = str(environment.get("TFDP_START_TIMEOUT") or DEFAULT_START_TIMEOUT_SECONDS) if value is None else str(value)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        name = "TFDP_START_TIMEOUT" if value is None else "start_timeout_seconds"
+        raise ValueError(f"`{name}` must be a positive number of seconds. Received: {text!r}.")
+    return seconds
+
+
+def _with_timeout(options: Any) -> Any:
+    if options.timeout_seconds:
+        return options
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=options.bytes_per_pack,
+        timeout_seconds=DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
+        implementation=options.implementation,
+    )
+
+
+def _configure_devices(environment: Mapping[str, str]) -> None:
+    """Splits the CPU into as many logical devices as TFDP_DEVICES_PER_WORKER says, where there is no GPU."""
+    text = environment.get("TFDP_DEVICES_PER_WORKER", "")
+    if not text or tf_seam.runtime_has_started() or tf.config.list_physical_devices("GPU"):
+        return
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"TFDP_DEVICES_PER_WORKER must be an integer of at least 1. Received: {text!r}.")
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if tf.config.get_logical_device_configuration(cpu) is None:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(text))
+
+
+@contextlib.contextmanager
+def _bounded_start(cluster: topology.Cluster | None, timeout_seconds: float) -> Iterator[None]:
+    """Bounds the wait for the other workers, and says who failed to start and what to do, in place of TensorFlow.
+
+    TensorFlow ends the wait of a worker for its chief with an error. Its chief waits for an hour, in a call that cannot
+    be interrupted: a process of its own keeps the time.
+    """
+    if cluster is None or cluster.num_workers == 1:
+        yield
+        return
+    me = cluster.name(cluster.rank)
+    others = ", ".join(cluster.name(rank) for rank in range(cluster.num_workers) if rank != cluster.rank)
+    waited = (
+        f"tfdp: {me} waited {timeout_seconds:g} s for the other workers of its cluster, and not all came: {others}. "
+        "Check that each of them was started and that their addresses can be reached from here. "
+        "Set TFDP_START_TIMEOUT, in seconds, to wait longer."
+    )
+    try:
+        with deadline.kill_after(timeout_seconds if cluster.is_chief else timeout_seconds + 15, waited):
+            yield
+    except tf.errors.DeadlineExceededError as error:
+        raise RuntimeError(waited) from error
+    except tf.errors.OpError as error:
+        raise RuntimeError(
+            f"tfdp: {me} could not join its cluster of {cluster.num_workers} workers. Check that the port of "
+            f"{cluster.address} is free (another process, or a second worker with the same index, may hold it), and "
+            f"that these run: {others}. TensorFlow says: {error}"
+        ) from error
+
+
+def _touch(path: str) -> None:
+    if path:
+        with contextlib.suppress(OSError):
+            pathlib.Path(path).touch()

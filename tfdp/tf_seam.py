@@ -1,0 +1,482 @@
+"""The only module that touches private names of TensorFlow: strategies, collective keys, the start of a cluster.
+
+Every name is used in `tests/test_seams.py`, which fails with a readable message when TensorFlow moves one.
+"""
+
+import contextlib
+import itertools
+import threading
+import weakref
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    cross_device_ops,
+    cross_device_utils,
+    device_util,
+    distribute_lib,
+    distribute_utils,
+    mirrored_strategy,
+    values,
+)
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import collective_ops, resource_variable_ops
+
+from tfdp import topology
+
+# Group keys of a strategy are KEYS_PER_STRATEGY consecutive numbers. Those of strategies over several workers count up
+# from 1, the same on every worker; those of strategies within one process count up from 2**30 in steps that differ from
+# worker to worker, since the leader of the cluster keeps one table of groups for all of them.
+_KEYS_PER_STRATEGY = 1024
+_FIRST_LOCAL_GROUP_KEY = 1 << 30
+_cluster_strategies = itertools.count()
+_local_strategies = itertools.count()
+
+# Instance keys that TensorFlow counts up itself start at 100. Ours are apart: fixed ones, and those with a shape added.
+_FIRST_FIXED_KEY, _FIRST_SHAPED_KEY = 1 << 24, 1 << 30
+_SHAPES_PER_KEY = 1 << 20
+
+
+class InstanceKeys:
+    """Collective instance keys that follow from what is reduced, not from how often a worker has traced a function.
+
+    TensorFlow feeds a new key at every call, which does not reach nested control flow (`steps_per_execution`), costs a
+    round trip to the leader for every collective of every step, and lets its tables grow for ever. A key made here is a
+    hash of the signature of a collective and of how many of that signature the outermost function already holds: all
+    workers agree on it though they may trace anew at different times, and it stays the same from step to step.
+    """
+
+    def __init__(self) -> None:
+        self._signature_of_key: dict[int, tuple] = {}
+        self._uses: weakref.WeakKeyDictionary[Any, Counter] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def fixed(self, signature: tuple, device: str) -> int:
+        """Returns the key of the next collective with this `signature` on `device`; it must have one static shape."""
+        return self._key(("fixed", *signature), device, _FIRST_FIXED_KEY, _FIRST_SHAPED_KEY - _FIRST_FIXED_KEY, 1)
+
+    def shaped(self, signature: tuple, device: str, shape: tf.Tensor) -> tf.Tensor:
+        """Returns the key, an int32 scalar, of a collective whose `shape` (int32 vector, equal on all) may change."""
+        num_slots = ((1 << 31) - _FIRST_SHAPED_KEY) // _SHAPES_PER_KEY
+        first = self._key(("shaped", *signature), device, _FIRST_SHAPED_KEY, num_slots, _SHAPES_PER_KEY)
+        rank = shape.shape[0] or 0
+        weights = [pow(31, axis, _SHAPES_PER_KEY) for axis in range(rank)]
+        fold = tf.reduce_sum(tf.cast(shape, tf.int64) * tf.constant(weights, tf.int64)) % _SHAPES_PER_KEY
+        return tf.cast(fold, tf.int32) + first
+
+    def _key(self, signature: tuple, device: str, first: int, num_slots: int, stride: int) -> int:
+        with self._lock:
+            uses = self._uses.setdefault(outermost_graph(), Counter())
+            occurrence = uses[signature, device]
+            uses[signature, device] += 1
+            wanted = (*signature, occurrence)
+            slot = zlib.crc32(repr(wanted).encode()) % num_slots
+            for probe in range(num_slots):
+                key = first + (slot + probe) % num_slots * stride
+                if self._signature_of_key.setdefault(key, wanted) == wanted:
+                    return key
+        raise RuntimeError(f"More than {num_slots} different collectives in one strategy.")
+
+
+def outermost_graph() -> Any:
+    """Returns the graph of the outermost tf.function that is being traced."""
+    graph = ops.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None and getattr(graph.outer_graph, "building_function", False):
+        graph = graph.outer_graph
+    return graph
+
+
+class Launcher(cross_device_utils.CollectiveReplicaLauncher):
+    """Launches the collectives that are no gradients (metrics, losses, BatchNorm sums), with keys of `InstanceKeys`."""
+
+    def __init__(self, *args: Any, instance_keys: InstanceKeys) -> None:
+        super().__init__(*args)
+        self.instance_keys = instance_keys
+
+    @property
+    def group_key(self) -> int:
+        """The number that names this launcher's group of devices."""
+        return self._group_key
+
+    @property
+    def ordering_token(self) -> Any:
+        """A resource on this launcher's device: collectives that share it run one after the other."""
+        return self._ordering_token.handle
+
+    def all_reduce(self, input_tensor: tf.Tensor, control_input: Any = None, options: Any = None) -> tf.Tensor:
+        with self._key_for("all_reduce", input_tensor):
+            return super().all_reduce(input_tensor, control_input, options)
+
+    def _all_gather(self, input_tensor: tf.Tensor, options: Any) -> tf.Tensor:
+        with self._key_for("all_gather", input_tensor):
+            return super()._all_gather(input_tensor, options)
+
+    @contextlib.contextmanager
+    def _key_for(self, operation: str, tensor: tf.Tensor) -> Iterator[None]:
+        tensor = tf.convert_to_tensor(tensor)
+        if not tf.executing_eagerly():
+            self._next = instance_key(self.instance_keys, operation, tensor, self._device)
+        try:
+            yield
+        finally:
+            self._next = None
+
+    def _next_instance_key(self) -> Any:
+        key = getattr(self, "_next", None)
+        return super()._next_instance_key() if key is None else key
+
+
+def instance_key(keys: InstanceKeys, operation: str, tensor: tf.Tensor, device: str) -> Any:
+    """Returns the instance key, an int or an int32 scalar, of `operation` on `tensor` in the graph being built."""
+    signature = (operation, tensor.dtype.name, str(tensor.shape))
+    if tensor.shape.is_fully_defined():
+        return keys.fixed(signature, device)
+    return keys.shaped(signature, device, tf.shape(tensor))
+
+
+class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
+    """TensorFlow's collective cross-device operations, launched by `Launcher`."""
+
+    def __init__(
+        self, devices: Sequence[str], group_size: int, options: Any, collective_keys: Any, instance_keys: InstanceKeys
+    ) -> None:
+        super().__init__(devices, group_size, options, collective_keys)
+        group_key = collective_keys.get_group_key(self._devices)
+        self._launchers = [
+            Launcher(group_key, group_size, collective_keys, device, options, instance_keys=instance_keys)
+            for device in self._devices
+        ]
+
+    @property
+    def launchers(self) -> list[Launcher]:
+        """One launcher for each local device."""
+        return self._launchers
+
+
+class TwoLevelCrossDeviceOps(CrossDeviceOps):
+    """Adds up within this process, over the processes by one collective, and hands out copies.
+
+    For several CPU devices in each process: as members of one group they would wait for each other's threads.
+    """
+
+    def __init__(self, devices: Sequence[str], num_workers: int, *args: Any) -> None:
+        super().__init__(devices[:1], num_workers, *args)
+        self._local_devices = tuple(device_util.canonicalize(device) for device in devices)
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        return self._group_size
+
+    def _all_reduce_per_replica_values(self, reduce_op: Any, per_replica_values: Any, options: Any) -> list[Any]:
+        with self._lock, tf.device(self._devices[0]):
+            local = [
+                cross_device_utils.aggregate_tensors_or_indexed_slices(list(value.values))
+                for value in per_replica_values
+            ]
+            totals = self._all_reduce(tf.distribute.ReduceOp.SUM, local, 0, options)
+            if reduce_op == tf.distribute.ReduceOp.MEAN:
+                num_replicas = self._group_size * len(self._local_devices)
+                totals = [cross_device_utils.divide_by_n_tensors_or_indexed_slices(t, num_replicas) for t in totals]
+        return [self._copies(total) for total in totals]
+
+    def _batch_all_gather(self, per_replica_values: Any, axis: Any, options: Any) -> list[Any]:
+        def gather() -> list[tf.Tensor]:
+            with self._lock, tf.device(self._devices[0]):
+                local = [tf.concat(value.values, axis) for value in per_replica_values]
+                return [self._launchers[0].all_gather(value, axis, options) for value in local]
+
+        gathered = tf.function(gather)() if tf.executing_eagerly() else gather()
+        return [self._copies(value) for value in gathered]
+
+    def _copies(self, value: Any) -> Any:
+        copy = cross_device_utils.copy_tensor_or_indexed_slices_to_device
+        copies = [copy(value, device) for device in self._local_devices]
+        return distribute_utils.regroup(copies, wrap_class=values.Mirrored)
+
+
+class MirroredExtended(mirrored_strategy.MirroredExtended):
+    """What TensorFlow's MirroredStrategy does, with groups that no other strategy of the process ever joins."""
+
+    def __init__(
+        self, container_strategy: tf.distribute.Strategy, devices: Sequence[str], cross_device_ops: Any
+    ) -> None:
+        container_strategy._collective_key_base = local_group_key_base()
+        super().__init__(container_strategy, devices=list(devices), cross_device_ops=cross_device_ops)
+
+
+class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
+    """What TensorFlow's MultiWorkerMirroredStrategy does, on all local devices and with deadlines."""
+
+    def __init__(
+        self,
+        container_strategy: tf.distribute.Strategy,
+        cluster: topology.Cluster | None,
+        devices: Sequence[str] | None,
+        communication_options: Any,
+        start_timeout_seconds: float,
+    ) -> None:
+        self._num_workers = 1
+        self._local_device_type = "CPU"
+        self._wanted_devices = None if devices is None else [device_index(device) for device in devices]
+        self.instance_keys = InstanceKeys()
+        several = cluster is not None and cluster.num_workers > 1
+        self._cluster = cluster if several else None
+        container_strategy._collective_key_base = cluster_group_key_base() if several else local_group_key_base()
+        if self._cluster is not None:
+            # A second strategy of the process finds the server running and joins it.
+            self._std_server_started = _server_runs(self._cluster)
+            if not self._std_server_started:
+                _configure_deadlines(self._cluster, start_timeout_seconds)
+        super().__init__(container_strategy, _resolver(cluster), communication_options)
+        for name in ("_host_cross_device_ops", "_cross_device_ops"):
+            setattr(self, name, self._with_instance_keys(getattr(self, name)))
+
+    @property
+    def first_replica(self) -> int:
+        """The position of this process's first replica among all replicas."""
+        return self._id_in_cluster * len(self.worker_devices)
+
+    @property
+    def adds_up_locally(self) -> bool:
+        """Whether the replicas of this process are one member of a collective group, not one each."""
+        return len(self.worker_devices) > 1 and self._num_workers > 1 and self._local_device_type == "CPU"
+
+    def _with_instance_keys(self, operations: Any) -> CrossDeviceOps:
+        common = (operations._options, self._collective_keys, self.instance_keys)
+        devices = operations._devices
+        if len(devices) > 1 and self.adds_up_locally:
+            return TwoLevelCrossDeviceOps(devices, self._num_workers, *common)
+        return CrossDeviceOps(devices, operations._group_size, *common)
+
+    def _initialize_strategy(self, cluster_resolver: Any, devices: Any) -> None:
+        if self._cluster is not None:
+            self._initialize_multi_worker(cluster_resolver)
+        else:
+            self._initialize_local(cluster_resolver, devices=None)
+
+    def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
+        devices = self._wanted_devices or [(d.device_type, i) for i, d in enumerate(default_devices())]
+        kinds = {kind for kind, _ in devices}
+        if len(kinds) > 1:
+            raise ValueError(f"`devices` must be of one kind, all GPUs or all CPUs. Received: {sorted(kinds)}.")
+        return tuple(f"{worker_device}/device:{kind}:{index}" for kind, index in devices), kinds.pop()
+
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: str | None, primary_var: Any, **kwargs: Any
+    ) -> Any:
+        if replica_id > 0 or self._cluster is None:
+            return super()._get_variable_creator_initial_value(
+                replica_id=replica_id, device=device, primary_var=primary_var, **kwargs
+            )
+
+        def broadcast_from_chief() -> tf.Tensor:
+            value = kwargs["initial_value"]
+            value = value() if callable(value) else value
+            value = tf.convert_to_tensor(getattr(value, "wrapped_value", value), dtype=kwargs.get("dtype"))
+            group_key = self._collective_keys.get_group_key([device])
+            key = self._collective_keys.get_instance_key(group_key, device)
+            where = (self._num_workers, group_key, key, "auto", self._communication_options.timeout_seconds or 0)
+            if not self._is_chief:
+                return collective_ops.broadcast_recv(value.shape, value.dtype, *where)
+            with tf.control_dependencies([collective_ops.broadcast_send(value, value.shape, value.dtype, *where)]):
+                return tf.identity(value)
+
+        def initial_value() -> tf.Tensor:
+            with tf.device(device):
+                return broadcast_from_chief()
+
+        return initial_value
+
+    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        if options is None or not options.timeout_seconds:
+            options = self._communication_options.merge(options)
+        if self.adds_up_locally:  # needs the values of all local replicas: TensorFlow's general way, by a merge call
+            return distribute_lib.StrategyExtendedV2._replica_ctx_all_reduce(self, reduce_op, value, options)
+        return super()._replica_ctx_all_reduce(reduce_op, value, options)
+
+
+def group_members(strategy: tf.distribute.Strategy) -> list[Launcher]:
+    """Returns the launchers of a multi-worker `strategy`: one for each replica of this process."""
+    return strategy.extended._cross_device_ops.launchers
+
+
+def strategy_number(strategy: tf.distribute.Strategy) -> int:
+    """Returns the position of `strategy` among those of its kind that this process made; equal on all workers."""
+    return strategy._collective_key_base // _KEYS_PER_STRATEGY
+
+
+def local_replica_id(replica_context: tf.distribute.ReplicaContext) -> int:
+    """Returns which of the replicas of this process runs: 0 for the first."""
+    in_sync = replica_context.replica_id_in_sync_group
+    in_sync = in_sync if isinstance(in_sync, int) else int(tf.get_static_value(in_sync))
+    return replica_context.strategy.extended._get_local_replica_id(in_sync)
+
+
+def in_multi_worker_mode(strategy: tf.distribute.Strategy) -> bool:
+    """Whether `strategy` spans several processes."""
+    return getattr(strategy.extended, "_cluster", None) is not None
+
+
+def default_devices() -> list[tf.config.LogicalDevice]:
+    """Returns all logical GPUs, or all logical CPUs where there are none, of this process."""
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [device for device in devices if _is_local(device.name)]
+
+
+def runtime_has_started() -> bool:
+    """Whether TensorFlow has set up its devices, after which their number is fixed."""
+    return context.context()._context_handle is not None
+
+
+def variable_key(variable: Any) -> str:
+    """Returns what names `variable` (of any replica) within this process."""
+    variable = getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
+    if hasattr(variable, "_distributed_container"):
+        variable = variable._distributed_container()
+    elif hasattr(getattr(variable, "handle", None), "_distributed_container"):
+        variable = variable.handle._distributed_container()
+    return variable._unique_id
+
+
+def plain_variable(initial_value: Any, *, trainable: bool = False) -> tf.Variable:
+    """Returns a variable of this process alone, on the current device, whatever strategy is in scope."""
+    return resource_variable_ops.ResourceVariable(initial_value, trainable=trainable)
+
+
+def publish(key: str, value: str) -> None:
+    """Puts `value` where every worker of the cluster can read it by `key`."""
+    context.context().set_config_key_value(key, value)
+
+
+def read_published(key: str, timeout_seconds: float) -> str:
+    """Returns what a worker published; waits for it.
+
+    Raises:
+        tf.errors.DeadlineExceededError: nobody published `key` in time.
+    """
+    return context.context().get_config_key_value(key, timeout_in_ms=max(1, int(timeout_seconds * 1000)))
+
+
+def reduce_tensor(
+    launcher: Launcher, tensor: tf.Tensor, *, key: Any, token: Any, device: str, options: Any
+) -> tf.Tensor:
+    """Returns the sum of `tensor` over the group of `launcher`."""
+    with tf.device(device):
+        return collective_ops.all_reduce_v2(
+            tensor,
+            launcher._group_size,
+            launcher.group_key,
+            key,
+            communication_hint=options.implementation.value,
+            timeout=options.timeout_seconds or 0,
+            ordering_token=token,
+        )
+
+
+def gather_tensor(
+    launcher: Launcher, tensor: tf.Tensor, *, key: Any, token: Any, device: str, options: Any
+) -> tf.Tensor:
+    """Returns the `tensor` of every member of the group of `launcher`, joined along the first axis by rank."""
+    with tf.device(device):
+        return collective_ops.all_gather_v2(
+            tensor,
+            launcher._group_size,
+            launcher.group_key,
+            key,
+            communication_hint=options.implementation.value,
+            timeout=options.timeout_seconds or 0,
+            ordering_token=token,
+        )
+
+
+def local_group_key_base() -> int:
+    """Returns the base of group keys for one more strategy within this process."""
+    rank, num_workers = _task_of_running_server()
+    return _FIRST_LOCAL_GROUP_KEY + (next(_local_strategies) * num_workers + rank) * _KEYS_PER_STRATEGY
+
+
+def cluster_group_key_base() -> int:
+    """Returns the base of group keys for one more strategy over all workers: the same on each of them."""
+    return next(_cluster_strategies) * _KEYS_PER_STRATEGY
+
+
+def _task_of_running_server() -> tuple[int, int]:
+    server = context.context()._collective_ops_server_def
+    if server is None:
+        return 0, 1
+    jobs = {job.name: len(job.tasks) for job in server.cluster.job}
+    rank = server.task_index + (jobs.get("chief", 0) if server.job_name == "worker" else 0)
+    return rank, sum(jobs.values())
+
+
+def _server_runs(cluster: topology.Cluster) -> bool:
+    """Whether this process already is a member of `cluster`.
+
+    Raises:
+        RuntimeError: it is a member of another cluster, or has started TensorFlow without any.
+    """
+    server = context.context()._collective_ops_server_def
+    if server is None:
+        if runtime_has_started():
+            raise RuntimeError(
+                "tfdp.MultiWorkerMirroredStrategy must be made before TensorFlow starts, and it has started already. "
+                "Make the strategy first in the program: before any tensor, variable, layer or dataset, before "
+                "keras.utils.set_random_seed, tf.random.set_seed and tf.config.list_logical_devices."
+            )
+        return False
+    running = {job.name: tuple(job.tasks[index] for index in sorted(job.tasks)) for job in server.cluster.job}
+    wanted = {role: tuple(addresses) for role, addresses in cluster.jobs.items()}
+    if running != wanted or (server.job_name, server.task_index) != (cluster.task_type, cluster.task_id):
+        raise RuntimeError(
+            "A process can be a member of one cluster only, and this one already is "
+            f"{server.job_name} {server.task_index} of {running}. Received: {cluster.task_type} {cluster.task_id} of "
+            f"{wanted}. Start a new process for another cluster."
+        )
+    return True
+
+
+def _configure_deadlines(cluster: topology.Cluster, start_timeout_seconds: float) -> None:
+    """Sets how long this process waits for the others: to come, to answer a heartbeat, to reach the end."""
+    from tensorflow.python.distribute import multi_worker_util
+
+    try:
+        from tensorflow.core.protobuf import coordination_config_pb2
+    except ImportError:
+        from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    milliseconds = max(1, int(start_timeout_seconds * 1000))
+    spec = tf.train.ClusterSpec({role: list(addresses) for role, addresses in cluster.jobs.items()})
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=multi_worker_util.coordination_leader(spec),
+        cluster_register_timeout_in_ms=milliseconds,
+        shutdown_barrier_timeout_in_ms=milliseconds,
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=role, num_tasks=len(addresses))
+            for role, addresses in cluster.jobs.items()
+        ],
+    )
+
+
+def _resolver(cluster: topology.Cluster | None) -> tf.distribute.cluster_resolver.ClusterResolver:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver
+    if cluster is None:
+        return resolver(tf.train.ClusterSpec({}), rpc_layer="grpc")
+    spec = tf.train.ClusterSpec({role: list(addresses) for role, addresses in cluster.jobs.items()})
+    return resolver(spec, task_type=cluster.task_type, task_id=cluster.task_id, rpc_layer="grpc")
+
+
+def device_index(device: str) -> tuple[str, int]:
+    """Returns the kind and number of a device: ("GPU", 0) for "/gpu:0"."""
+    spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/{device}")
+    return str(spec.device_type), int(spec.device_index or 0)
+
+
+def _is_local(device: str) -> bool:
+    server = context.context()._collective_ops_server_def
+    spec = tf.DeviceSpec.from_string(device)
+    return server is None or spec.job == "localhost" or (spec.job, spec.task) == (server.job_name, server.task_index)
