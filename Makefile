@@ -29,10 +29,10 @@ help:
 	@echo 'make clean        remove the environments, caches and builds'
 
 demo: .venv/.installed-examples
-	@$(call KERAS_HOME_IN,.venv) .venv/bin/tfdp demo
+	@$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" .venv/bin/tfdp demo
 
 test: lint
-	$(call KERAS_HOME_IN,.venv) .venv/bin/python -m pytest $(PYTEST_ARGS)
+	$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" .venv/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: .venv/.installed-test
 	.venv/bin/ruff check .
@@ -40,7 +40,7 @@ lint: .venv/.installed-test
 	.venv/bin/mypy
 
 test-oldest: .venv-oldest/.installed
-	$(call KERAS_HOME_IN,.venv-oldest) .venv-oldest/bin/python -m pytest $(PYTEST_ARGS)
+	$(call KERAS_HOME_IN,.venv-oldest) TFDP_CACHE="$(CURDIR)/.venv-oldest/cache" .venv-oldest/bin/python -m pytest $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv .venv-oldest build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

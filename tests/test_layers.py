@@ -20,6 +20,7 @@ FLOORS = {
     "collectives": 1,
     "compression": 1,
     "agreement": 1,
+    "deadline": 1,
     "reducer": 2,
     "strategies": 3,
     "keras_seam": 3,

@@ -149,7 +149,7 @@ def env(
 
     What you set yourself is kept. tfdp run sets them itself; this is for other launchers:
 
-    env $(tfdp env -n 2) mpirun -n 2 python train.py
+    env $(tfdp env) python train.py
     """
     settings = worker_settings.fast_settings(
         num_workers=num_workers,

@@ -16,7 +16,7 @@ def fp16() -> Compressor:
 
     A replica's share of the mean travels (its gradient divided by the number of replicas), so that no partial sum is
     larger than the largest gradient. A finite gradient beyond float16's largest, 65504 (a little less, so that no
-    rounding of a partial sum overflows), is clamped to it; NaN and infinity pass. Shares below 6e-8 become zero.
+    rounding of a partial sum overflows), is clamped to it; NaN and infinity pass. Shares below 3e-8 become zero.
     """
     return summed(Codec(_to_float16, _from_float16, tf.float16), name="fp16")
 
