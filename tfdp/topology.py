@@ -51,9 +51,6 @@ class Cluster:
         return f"{role} {index} ({self.addresses[rank]})"
 
 
-SINGLE_WORKER = Cluster(addresses=("localhost:0",), jobs={"worker": ("localhost:0",)}, task_type="worker", task_id=0)
-
-
 def cluster_from_environment(environment: Mapping[str, str]) -> Cluster | None:
     """Returns the cluster that TF_CONFIG describes in `environment`, or None where it describes none.
 
@@ -107,8 +104,8 @@ def make_cluster(cluster: Mapping[str, Any], task_type: str | None, task_id: Any
         if not tasks:
             continue
         if isinstance(tasks, Mapping):
-            tasks = [tasks[index] for index in sorted(tasks)]
-        if isinstance(tasks, str) or not all(isinstance(address, str) for address in tasks):
+            tasks = [tasks[index] for index in sorted(tasks, key=int)]
+        if not isinstance(tasks, list | tuple) or not all(isinstance(address, str) for address in tasks):
             raise ValueError(f"The cluster's {role!r} must be a list of 'host:port'. Received: {tasks!r} in {source}.")
         name = "chief" if role == "master" else role
         jobs[name] = jobs.get(name, ()) + tuple(tasks)
@@ -163,11 +160,10 @@ def _check_roles(jobs: Mapping[str, tuple[str, ...]], task_type: str | None, sou
 
 
 def _task_index(task_type: str, task_id: Any, num_tasks: int, source: str) -> int:
-    try:
-        index = int(task_id)
-    except (TypeError, ValueError):
-        raise ValueError(f"The task's index must be an integer. Received: {task_id!r} in {source}.") from None
-    if not 0 <= index < num_tasks:
+    if isinstance(task_id, bool) or not isinstance(task_id, int | str) or not str(task_id).strip().isdecimal():
+        raise ValueError(f"The task's index must be an integer of at least 0. Received: {task_id!r} in {source}.")
+    index = int(task_id)
+    if index >= num_tasks:
         raise ValueError(
             f"The task's index must be below the number of tasks of type {task_type!r}, {num_tasks}. "
             f"Received: index {index} in {source}."
