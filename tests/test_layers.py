@@ -16,6 +16,7 @@ FLOORS = {
     "schedules": 0,
     # What all floors above may lean on, and topology, buckets and schedules do without.
     "versions": 0.5,
+    "carrying": 0.5,
     "tf_seam": 0.5,
     "collectives": 1,
     "compression": 1,

@@ -1,52 +1,104 @@
 """Workers compare what they are about to do before they meet in a collective, where a difference would hang them."""
 
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp import tf_seam, topology
 
 
-def between_workers(
-    cluster: topology.Cluster | None, strategy_number: int, timeout_seconds: float
-) -> Callable[[str, list[str]], None]:
-    """Returns agree(topic, lines), which raises unless every worker calls it with the same topic and lines.
+class Agreement:
+    """The calls in which workers compare notes; every worker makes the same ones in the same order."""
 
-    Args:
-        cluster: the workers; with None or one there is nothing to compare.
-        strategy_number: tells strategies of one process apart.
-        timeout_seconds: how long to wait for each of the others.
-    """
-    if cluster is None or cluster.num_workers == 1:
-        return lambda topic, lines: None
+    def __init__(self, cluster: topology.Cluster | None, strategy_number: int, timeout_seconds: float) -> None:
+        """Compares between the workers of a cluster.
 
-    def agree(topic: str, lines: list[str]) -> None:
-        prefix = f"tfdp/strategy {strategy_number}/{topic}"
-        tf_seam.publish(f"{prefix}/{cluster.rank}", json.dumps(lines))
-        for rank in range(cluster.num_workers):
-            if rank == cluster.rank:
-                continue
+        Args:
+            cluster: the workers; with None or one there is nothing to compare.
+            strategy_number: tells strategies of one process apart.
+            timeout_seconds: how long to wait for each of the others.
+        """
+        self._cluster = cluster if cluster is not None and cluster.num_workers > 1 else None
+        self._strategy_number, self._timeout_seconds = strategy_number, timeout_seconds
+        self._calls = itertools.count()
+
+    def agree(self, topic: str, lines: Sequence[str], names: Sequence[str] = ()) -> None:
+        """Returns where the workers' next calls have the same topic and lines.
+
+        The chief compares with everyone, everyone else with the chief.
+
+        Args:
+            topic: what is about to happen.
+            lines: what must be equal on all workers.
+            names: what the lines are about, one each, for messages; they may differ.
+
+        Raises:
+            ValueError: they differ.
+            RuntimeError: a worker did not come in time.
+        """
+        if self._cluster is None:
+            return
+        ours = {"topic": topic, "lines": list(lines), "names": list(names)}
+        peers = range(1, self._cluster.num_workers) if self._cluster.is_chief else range(1)
+        for rank, theirs in self._exchange(ours, peers).items():
+            if theirs["lines"] != ours["lines"]:
+                raise ValueError(f"Workers must agree on {topic}. {difference(ours, theirs)} {self._where(rank)}.")
+
+    def exchange(self, topic: str, value: Any) -> list[Any]:
+        """Returns the `value` (of JSON) of every worker, by rank; raises as `agree` does."""
+        if self._cluster is None:
+            return [value]
+        ranks = range(self._cluster.num_workers)
+        ours = {"topic": topic, "lines": [], "names": [], "value": value}
+        others = self._exchange(ours, [rank for rank in ranks if rank != self._cluster.rank])
+        return [others.get(rank, ours)["value"] for rank in ranks]
+
+    def _exchange(self, ours: dict, peers: Iterable[int]) -> dict[int, dict]:
+        cluster = self._cluster
+        assert cluster is not None
+        prefix = f"tfdp/strategy {self._strategy_number}/agreement {next(self._calls)}"
+        tf_seam.publish(f"{prefix}/{cluster.rank}", json.dumps(ours))
+        received = {}
+        for rank in peers:
             try:
-                theirs = json.loads(tf_seam.read_published(f"{prefix}/{rank}", timeout_seconds))
+                theirs = json.loads(tf_seam.read_published(f"{prefix}/{rank}", self._timeout_seconds))
             except tf.errors.DeadlineExceededError as error:
                 raise RuntimeError(
-                    f"{cluster.name(cluster.rank)} waited {timeout_seconds:g} s for {cluster.name(rank)} to come to "
-                    f"the same point: {topic}. Every worker must run the same program with the same model."
+                    f"{cluster.name(cluster.rank)} waited {self._timeout_seconds:g} s for {cluster.name(rank)} to come "
+                    f"to the same point: {ours['topic']}. Every worker must run the same program with the same model."
                 ) from error
-            if theirs != lines:
+            if theirs["topic"] != ours["topic"]:
                 raise ValueError(
-                    f"Workers must agree on {topic}. {difference(lines, theirs)} "
-                    f"(here: {cluster.name(cluster.rank)}, there: {cluster.name(rank)})."
+                    f"Workers must agree on what comes next. Received: {describe(ours)} here, {describe(theirs)} there "
+                    f"{self._where(rank)}. Every worker must run the same program with the same model."
                 )
+            received[rank] = theirs
+        return received
 
-    return agree
+    def _where(self, rank: int) -> str:
+        assert self._cluster is not None
+        return f"(here: {self._cluster.name(self._cluster.rank)}, there: {self._cluster.name(rank)})"
 
 
-def difference(ours: list[str], theirs: list[str]) -> str:
+def describe(item: dict) -> str:
+    """Returns what a worker is about to do, in short."""
+    lines = _named_lines(item)
+    return item["topic"] + (f" {lines[0]!r}" if len(lines) == 1 else "")
+
+
+def difference(ours: dict, theirs: dict) -> str:
     """Returns a sentence on the first line in which two workers differ."""
-    for here, there in zip(ours, theirs, strict=False):
-        if here != there:
-            return f"Received: {here!r} here, {there!r} there"
-    extra, side = (ours, "here") if len(ours) > len(theirs) else (theirs, "there")
-    return f"Received: {extra[min(len(ours), len(theirs))]!r} only {side}"
+    here, there = _named_lines(ours), _named_lines(theirs)
+    for i, (our_line, their_line) in enumerate(zip(ours["lines"], theirs["lines"], strict=False)):
+        if our_line != their_line:
+            return f"Received: {here[i]!r} here, {there[i]!r} there"
+    extra, side = (here, "here") if len(here) > len(there) else (there, "there")
+    return f"Received: {extra[min(len(here), len(there))]!r} only {side}"
+
+
+def _named_lines(item: dict) -> list[str]:
+    names = item["names"] or [""] * len(item["lines"])
+    return [f"{name} {line}".strip() for name, line in zip(names, item["lines"], strict=True)]

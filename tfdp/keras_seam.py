@@ -1,36 +1,84 @@
-"""The only module that touches private names of Keras: where gradients leave, and how a model is built for replicas.
+"""The only module that touches private names of Keras: where gradients leave, losses are scaled and models are built.
 
 Every name is used in `tests/test_seams.py`, which fails with a readable message when Keras moves one.
 """
 
+import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.losses import loss as keras_loss
+from keras.src.optimizers import base_optimizer
+from keras.src.trainers import epoch_iterator
+from keras.src.trainers import trainer as base_trainer
+from keras.src.trainers.data_adapters import data_adapter_utils
 
-Reduce = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
+from tfdp import tf_seam
+from tfdp.reducer import GradientReducer
 
-# The private names that tfdp replaces or calls, by the class that has them.
+ReducerOf = Callable[[tf.distribute.Strategy], GradientReducer | None]
+
+# The private names that tfdp replaces or calls, by the class or module that has them.
 PRIVATE_NAMES = {
-    keras_optimizer.TFOptimizer: ("_backend_apply_gradients", "_backend_update_step", "_all_reduce_sum_gradients"),
-    keras_trainer.TensorFlowTrainer: ("_maybe_symbolic_build", "_symbolic_build"),
+    base_optimizer.BaseOptimizer: (
+        "_backend_apply_gradients",
+        "_update_model_variables_moving_average",
+        "_clip_gradients",
+        "_get_variable_index",
+    ),
+    keras_optimizer.TFOptimizer: (
+        "_backend_update_step",
+        "_all_reduce_sum_gradients",
+        "_overwrite_model_variables_with_average_value",
+        "_apply_weight_decay",
+    ),
+    keras.optimizers.LossScaleOptimizer: ("_tf_apply", "_stateful_handle_non_finite_grads"),
+    base_trainer.Trainer: ("_symbolic_build",),
+    keras_trainer.TensorFlowTrainer: ("_maybe_symbolic_build", "_make_function"),
+    keras_loss: (
+        "reduce_values",
+        "apply_mask",
+        "squeeze_or_expand_to_same_rank",
+        "scale_loss_for_distribution",
+        "unscale_loss_for_distribution",
+    ),
+    keras_trainer.TFEpochIterator: ("_get_iterator",),
+    epoch_iterator.EpochIterator: ("reset",),
+    data_adapter_utils: ("class_weight_to_sample_weights",),
 }
 
+
+class Share(NamedTuple):
+    """This replica's part of a global batch.
+
+    Attributes:
+        rows: examples of this replica, an int32 scalar.
+        total: examples of all replicas.
+    """
+
+    rows: tf.Tensor
+    total: tf.Tensor
+
+
 _gradients_are_reduced = contextvars.ContextVar("gradients_are_reduced", default=False)
+_share: contextvars.ContextVar[Share | None] = contextvars.ContextVar("share", default=None)
+_in_trainer_step = contextvars.ContextVar("in_trainer_step", default=False)
 
 
 def check() -> None:
     """Raises a RuntimeError that names what is missing where Keras has not got the names that tfdp builds on."""
     missing = [
-        f"{owner.__module__}.{owner.__name__}.{name}"
+        f"{getattr(owner, '__module__', '')}.{owner.__name__}.{name}".lstrip(".")
         for owner, names in PRIVATE_NAMES.items()
         for name in names
-        if not callable(getattr(owner, name, None))
+        if not callable(vars(owner).get(name))
     ]
     if missing:
         raise RuntimeError(
@@ -39,111 +87,516 @@ def check() -> None:
         )
 
 
-def install(reduce_of: Callable[[tf.distribute.Strategy], Reduce | None]) -> None:
-    """Makes Keras's optimizers reduce, and its trainers build, through tfdp under strategies of tfdp; nowhere else.
+def install(reducer_of: ReducerOf) -> None:
+    """Makes Keras train through tfdp under strategies of tfdp, and leaves it as it is under all others.
 
     Doing it again changes nothing.
 
     Args:
-        reduce_of: returns how a strategy reduces (optimizer, gradients, variables), or None for one that is not tfdp's.
+        reducer_of: returns what reduces a strategy's gradients, or None for a strategy that is not tfdp's.
     """
     check()
     optimizer, trainer = keras_optimizer.TFOptimizer, keras_trainer.TensorFlowTrainer
-    _replace(optimizer, "_backend_apply_gradients", functools.partial(_reduce_then_apply, reduce_of))
-    _replace(optimizer, "_all_reduce_sum_gradients", functools.partial(_reduce_unless_reduced, reduce_of))
-    _replace(trainer, "_maybe_symbolic_build", functools.partial(_build_for_replicas, reduce_of))
+    for owner, name, replacement in (
+        (optimizer, "_backend_apply_gradients", functools.partial(_reduce_then_apply, reducer_of)),
+        (optimizer, "_all_reduce_sum_gradients", functools.partial(_reduce_unless_reduced, reducer_of)),
+        (optimizer, "_overwrite_model_variables_with_average_value", functools.partial(_overwrite_locally, reducer_of)),
+        (keras.optimizers.LossScaleOptimizer, "_tf_apply", functools.partial(_reduce_then_test, reducer_of)),
+        (trainer, "_maybe_symbolic_build", functools.partial(_build_for_replicas, reducer_of)),
+        (trainer, "_make_function", functools.partial(_make_weighted_function, reducer_of)),
+        (keras_trainer.TFEpochIterator, "reset", functools.partial(_count_steps_of_all, reducer_of)),
+        (trainer, "train_on_batch", functools.partial(_on_split_batch, reducer_of)),
+        (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
+        (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
+        (keras.Metric, "add_variable", functools.partial(_add_partial_sum, reducer_of)),
+        (keras_loss, "scale_loss_for_distribution", _scale_by_share),
+        (keras_loss, "unscale_loss_for_distribution", _unscale_by_share),
+        (keras_loss, "reduce_values", _reduce_values_over_all),
+        (keras_loss, "apply_mask", _apply_mask_over_all),
+    ):
+        _replace(owner, name, replacement)
 
 
-def _replace(owner: type, name: str, replacement: Callable[..., Any]) -> None:
-    """Replaces a method by `replacement(original, self, ...)`, once."""
+def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replaces a method or function by `replacement(original, ...)`, once."""
     original = getattr(owner, name)
     if hasattr(original, "replaced_by_tfdp"):
         return
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return replacement(original, self, *args, **kwargs)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
 
-    method.replaced_by_tfdp = original  # type: ignore[attr-defined]
-    setattr(owner, name, method)
+    replaced.replaced_by_tfdp = original  # type: ignore[attr-defined]
+    setattr(owner, name, replaced)
 
 
-def _active_reduce(reduce_of: Callable[[tf.distribute.Strategy], Reduce | None]) -> Reduce | None:
-    return reduce_of(tf.distribute.get_strategy()) if tf.distribute.get_replica_context() is not None else None
+# Gradients: summed over all replicas before Keras clips, decays and updates, as one device would.
 
 
 def _reduce_then_apply(
-    reduce_of: Callable[[tf.distribute.Strategy], Reduce | None],
+    reducer_of: ReducerOf,
     original: Callable[..., Any],
     optimizer: Any,
     gradients: Sequence[Any],
     variables: Sequence[Any],
-) -> Any:
-    """Sums the gradients over all replicas before Keras clips, decays and updates: what one device would do.
-
-    Keras clips each replica's own gradient and sums afterwards.
-    """
-    reduce = _active_reduce(reduce_of)
-    if reduce is None or optimizer.gradient_accumulation_steps:
-        return original(optimizer, gradients, variables)
-    gradients = reduce(optimizer, gradients, variables)
-    token = _gradients_are_reduced.set(True)
-    try:
-        return original(optimizer, gradients, variables)
-    finally:
-        _gradients_are_reduced.reset(token)
+) -> None:
+    reducer = _active_reducer(reducer_of)
+    if reducer is None:
+        original(optimizer, gradients, variables)
+    elif optimizer.gradient_accumulation_steps:
+        _accumulate_then_reduce(reducer, optimizer, gradients, variables)
+    elif _gradients_are_reduced.get():
+        original(optimizer, gradients, variables)
+    else:
+        gradients = _reduce(reducer, optimizer, gradients, variables)
+        with _set(_gradients_are_reduced, True):
+            original(optimizer, gradients, variables)
 
 
 def _reduce_unless_reduced(
-    reduce_of: Callable[[tf.distribute.Strategy], Reduce | None],
+    reducer_of: ReducerOf,
     original: Callable[..., Any],
     optimizer: Any,
     grads_and_vars: Sequence[tuple[Any, Any]],
 ) -> list[tuple[Any, Any]]:
-    reduce = _active_reduce(reduce_of)
-    if reduce is None:
+    reducer = _active_reducer(reducer_of)
+    if reducer is None:
         return original(optimizer, grads_and_vars)
     pairs = list(grads_and_vars)
     if _gradients_are_reduced.get():
         return pairs
     present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-    reduced = iter(reduce(optimizer, *map(list, zip(*present, strict=True))) if present else ())
+    reduced = iter(_reduce(reducer, optimizer, *map(list, zip(*present, strict=True))) if present else ())
     return [(None if gradient is None else next(reduced), variable) for gradient, variable in pairs]
 
 
+def _accumulate_then_reduce(
+    reducer: GradientReducer, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+) -> None:
+    """Adds gradients up on each replica, and reduces once an update.
+
+    The choice between both stands in cross-replica context: TensorFlow does not merge replicas within a choice of
+    theirs.
+    """
+    steps = optimizer.gradient_accumulation_steps
+    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
+
+    def update(local: Sequence[Any]) -> None:
+        held = [tf_seam.local_variable(total.value) for total in sums]
+        means = [(tf.convert_to_tensor(gradient) + total) / steps for gradient, total in zip(local, held, strict=True)]
+        means = _reduce(reducer, optimizer, means, variables)
+        with _set(_gradients_are_reduced, True):
+            means = optimizer._clip_gradients(means)
+            optimizer._apply_weight_decay(variables)
+            optimizer._backend_update_step(means, variables, optimizer.learning_rate)
+        for total in optimizer._accumulated_gradients:
+            if total is not None:
+                component = tf_seam.local_variable(total.value)
+                component.assign(tf.zeros_like(component))
+
+    def accumulate(local: Sequence[Any]) -> None:
+        for gradient, total in zip(local, sums, strict=True):
+            tf_seam.local_variable(total.value).assign_add(tf.convert_to_tensor(gradient))
+
+    def choose(strategy: tf.distribute.Strategy, per_replica: Sequence[Any], share: Share | None) -> None:
+        def on_replicas(function: Callable[..., None]) -> Callable[[], tf.Tensor]:
+            def branch() -> tf.Tensor:
+                tf_seam.call_for_each_replica(strategy, _with_share(function), args=(share, per_replica))
+                return tf.constant(0)
+
+            return branch
+
+        is_update = tf.equal((optimizer._iterations.value + 1) % steps, 0)
+        tf.cond(is_update, on_replicas(update), on_replicas(accumulate))
+
+    tf.distribute.get_replica_context().merge_call(choose, args=(list(gradients), _share.get()))
+    if optimizer.use_ema:
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+        if optimizer.ema_overwrite_frequency:
+            tf.cond(
+                tf.equal((optimizer.iterations.value + 1) % optimizer.ema_overwrite_frequency, 0),
+                lambda: _after(optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables)),
+                lambda: tf.constant(0),
+            )
+
+
+def _reduce_then_test(
+    reducer_of: ReducerOf,
+    original: Callable[..., Any],
+    optimizer: Any,
+    grads: Sequence[Any],
+    trainable_variables: Sequence[Any] | None = None,
+) -> None:
+    """Unscales, reduces and then tests for overflow: all replicas see the same sum, and skip or update alike.
+
+    Keras tests each replica's own gradients and takes the first replica's answer.
+    """
+    reducer = _active_reducer(reducer_of)
+    if reducer is None:
+        original(optimizer, grads, trainable_variables)
+        return
+    inner = optimizer.inner_optimizer
+    variables = list(trainable_variables or optimizer._trainable_variables)
+    overwritten = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+    scale = optimizer.dynamic_scale
+    grads = [
+        gradient if gradient is None or direct else keras.ops.divide(gradient, scale)
+        for gradient, direct in zip(grads, overwritten, strict=True)
+    ]
+    accumulates = bool(inner.gradient_accumulation_steps)
+    if not accumulates:
+        chosen = [i for i, gradient in enumerate(grads) if gradient is not None and not overwritten[i]]
+        reduced = _reduce(reducer, inner, [grads[i] for i in chosen], [variables[i] for i in chosen]) if chosen else []
+        for i, gradient in zip(chosen, reduced, strict=True):
+            grads[i] = gradient
+    finite = optimizer.check_finite(grads)
+    if accumulates:
+        context = tf.distribute.get_replica_context()
+        finite = tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)), 0)
+
+    def apply(local: Sequence[Any]) -> None:
+        with _set(_gradients_are_reduced, not accumulates):
+            inner.apply(list(local), trainable_variables=variables)
+
+    def grow() -> None:
+        optimizer.step_counter.assign(0)
+        optimizer.dynamic_scale.assign(keras.ops.multiply(optimizer.dynamic_scale, 2.0))
+
+    def count() -> None:
+        optimizer.step_counter.assign_add(1)
+
+    def choose(strategy: tf.distribute.Strategy, per_replica: Sequence[Any], finite: Any, share: Share | None) -> None:
+        def update() -> None:
+            tf_seam.call_for_each_replica(strategy, _with_share(apply), args=(share, per_replica))
+            keras.ops.cond(
+                keras.ops.equal(optimizer.step_counter, optimizer.dynamic_growth_steps - 1),
+                grow,
+                count,
+            )
+
+        first = strategy.experimental_local_results(finite)[0]
+        keras.ops.cond(first, update, optimizer._stateful_handle_non_finite_grads)
+
+    tf.distribute.get_replica_context().merge_call(choose, args=(list(grads), finite, _share.get()))
+
+
+def _overwrite_locally(
+    reducer_of: ReducerOf, original: Callable[..., Any], optimizer: Any, trainable_variables: Sequence[Any]
+) -> None:
+    """Overwrites this replica's copies by their averages; Keras merges replicas, which fails within a choice."""
+    if _active_reducer(reducer_of) is None:
+        original(optimizer, trainable_variables)
+        return
+    for variable, average in zip(trainable_variables, optimizer._model_variables_moving_average, strict=True):
+        if average is not None:
+            component = tf_seam.local_variable(getattr(variable, "value", variable))
+            component.assign(tf_seam.local_variable(average.value))
+
+
+def _reduce(reducer: GradientReducer, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Returns the sums; a replica without rows, whose gradients may be NaN, adds nothing."""
+    share = _share.get()
+    if share is not None:
+        # A choice, not a product: it passes on the tensors that are there, one by one, without a copy.
+        dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
+        chosen = tf.cond(
+            share.rows > 0,
+            lambda: [tf.identity(gradients[i]) for i in dense],
+            lambda: [tf.zeros_like(gradients[i]) for i in dense],
+        )
+        by_index = dict(zip(dense, chosen, strict=True))
+        gradients = [by_index[i] if i in by_index else _zero_without_rows(g, share) for i, g in enumerate(gradients)]
+    return reducer.reduce(optimizer, gradients, variables)
+
+
+def _zero_without_rows(gradient: Any, share: Share) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_zero_without_rows(gradient.values, share), gradient.indices, gradient.dense_shape)
+    return tf.where(share.rows > 0, gradient, tf.zeros([], gradient.dtype))
+
+
+# Losses: every example weighs 1 / (global batch), however the batch is split.
+
+
+def _scale_by_share(original: Callable[..., Any], value: Any) -> Any:
+    share = _share.get()
+    if share is None:
+        return original(value)
+    return value * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
+
+
+def _unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
+    share = _share.get()
+    if share is None:
+        return original(value)
+    value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
+    return tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
+
+
+def _reduce_values_over_all(
+    original: Callable[..., Any], values: Any, sample_weight: Any = None, reduction: str | None = "sum_over_batch_size"
+) -> Any:
+    """Reduces a loss: a scalar counts as a mean over the replica's rows, weighted means divide by all weights."""
+    if not _in_trainer_step.get():
+        return original(values, sample_weight, reduction)
+    if tuple(values.shape) == () and reduction not in (None, "none", "sum"):
+        return keras_loss.scale_loss_for_distribution(values)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        weight = _sum_over_replicas(keras.ops.cast(keras.ops.sum(sample_weight), values.dtype))
+        return keras.ops.divide_no_nan(keras.ops.sum(values), weight)
+    return original(values, sample_weight, reduction)
+
+
+def _apply_mask_over_all(
+    original: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: str | None
+) -> Any:
+    """Gives valid steps the weight all / valid over all replicas, where Keras takes each replica's own."""
+    if mask is None or reduction not in ("mean", "sum_over_batch_size") or not _in_trainer_step.get():
+        return original(sample_weight, mask, dtype, reduction)
+    counts = tf.stack([tf.cast(tf.size(mask), dtype), tf.reduce_sum(tf.cast(mask, dtype))])
+    total, valid = tf.unstack(_sum_over_replicas(counts))
+    float_mask = tf.where(tf.cast(mask, tf.bool), tf.math.divide_no_nan(total, valid), 0)
+    if sample_weight is None:
+        return float_mask
+    float_mask, sample_weight = keras_loss.squeeze_or_expand_to_same_rank(
+        float_mask, keras.ops.cast(sample_weight, dtype)
+    )
+    return sample_weight * float_mask
+
+
+def _sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def _add_partial_sum(
+    reducer_of: ReducerOf, original: Callable[..., Any], metric: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Makes a metric's variable hold each replica's part of a sum: Keras before 3.10 sums at every write."""
+    ours = reducer_of(tf.distribute.get_strategy()) is not None
+    with _set(tf_seam.making_partial_sum, ours and kwargs.get("aggregation", "sum") == "sum"):
+        return original(metric, *args, **kwargs)
+
+
+# Steps: what Keras's trainer runs on every replica.
+
+
+class _TrainerStep:
+    """A trainer's step on one replica that knows its share of the global batch."""
+
+    def __init__(self, trainer: Any, step_function: Callable[[Any], Any]) -> None:
+        self._trainer, self._step_function = trainer, step_function
+        self._trains = getattr(step_function, "__name__", "") == "train_step"
+        functools.update_wrapper(self, step_function)
+
+    def __call__(self, data: Any) -> Any:
+        if tf.distribute.get_replica_context() is None:
+            return self._step_function(data)
+        with _set(_share, _share_of(data)), _set(_in_trainer_step, True):
+            outputs = self._step_function(data)
+            if self._trains:
+                _average_moving_statistics(self._trainer)
+            return outputs
+
+
+def _make_weighted_function(
+    reducer_of: ReducerOf, original: Callable[..., Any], trainer: Any, step_function: Callable[[Any], Any]
+) -> Any:
+    reducer = reducer_of(trainer.distribute_strategy)
+    if reducer is None or reducer.num_replicas == 1:
+        return original(trainer, step_function)
+    if trainer.jit_compile and any("CPU" in device for device in trainer.distribute_strategy.extended.worker_devices):
+        raise ValueError(
+            "`jit_compile=True` does not work with several replicas on CPUs: XLA has no collectives there. "
+            "Compile the model with jit_compile='auto' or False. Received: jit_compile=True."
+        )
+    return original(trainer, _TrainerStep(trainer, step_function))
+
+
+def _share_of(data: Any) -> Share | None:
+    """Returns this replica's share of the batch, or None where all shares are equal by their static shapes."""
+    leaves = [leaf for leaf in keras.tree.flatten(data) if hasattr(leaf, "shape") and leaf.shape.rank]
+    if not leaves or (leaves[0].shape[0] is not None and not tf.executing_eagerly()):
+        return None
+    first = leaves[0]
+    rows = tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.int32)
+    return Share(rows, _sum_over_replicas(rows))
+
+
+def _average_moving_statistics(trainer: Any) -> None:
+    """Gives all replicas the mean of their BatchNormalization moving statistics, each weighted by its rows.
+
+    Keras leaves every replica its own, saves the first one's, and an empty replica's are NaN.
+    """
+    variables = [
+        getattr(layer, name)
+        for layer in trainer._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
+        for name in ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+        if getattr(layer, name, None) is not None
+    ]
+    if not variables:
+        return
+    share = _share.get()
+    values = [tf.convert_to_tensor(variable.value) for variable in variables]
+    if share is not None:
+        values = [_scale_by_share(lambda value: value, _zero_without_rows(value, share)) for value in values]
+    context = tf.distribute.get_replica_context()
+    operation = tf.distribute.ReduceOp.MEAN if share is None else tf.distribute.ReduceOp.SUM
+    for variable, value in zip(variables, context.all_reduce(operation, values), strict=True):
+        tf_seam.local_variable(variable.value).assign(value)
+
+
+def _count_steps_of_all(reducer_of: ReducerOf, original: Callable[..., Any], iterator: Any) -> None:
+    """Makes an epoch as long on every worker: until the last one has run out; those before it join with nothing.
+
+    Keras counts each worker's own batches, and those of all its replicas where the data set is made by a function.
+    """
+    original(iterator)
+    strategy = iterator._distribute_strategy
+    if reducer_of(strategy) is None:
+        return
+    steps = iterator._num_batches
+    if steps is not None and tf_seam.is_made_by_function(iterator._distributed_dataset):
+        steps = -(-steps // len(strategy.extended.worker_devices))
+    iterator._num_batches = strategy.most_steps(steps)
+
+
+def _on_split_batch(
+    reducer_of: ReducerOf,
+    original: Callable[..., Any],
+    trainer: Any,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Trains or tests on one global batch, of which every replica takes its part: Keras gives each the whole."""
+    strategy = trainer.distribute_strategy
+    reducer = reducer_of(strategy)
+    if class_weight is not None:
+        kwargs["class_weight"] = class_weight
+    if reducer is None or reducer.num_replicas == 1:
+        return original(trainer, x, y=y, sample_weight=sample_weight, **kwargs)
+    if class_weight is not None and sample_weight is None:
+        sample_weight = data_adapter_utils.class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
+    x, y, sample_weight = (_split_rows(strategy, part) for part in (x, y, sample_weight))
+    return original(trainer, x, y=y, sample_weight=sample_weight, **kwargs)
+
+
+def _predict_on_split_batch(reducer_of: ReducerOf, original: Callable[..., Any], trainer: Any, x: Any) -> Any:
+    strategy = trainer.distribute_strategy
+    reducer = reducer_of(strategy)
+    if reducer is None or reducer.num_replicas == 1:
+        return original(trainer, x)
+    return original(trainer, _split_rows(strategy, x))
+
+
+def _split_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:
+    """Returns `batch` with each array split over all replicas, in the order in which Keras joins predictions."""
+    size = strategy.num_replicas_in_sync
+    local = len(strategy.extended.worker_devices)
+    workers = size // local
+
+    def part(array: Any, replica_id: int) -> tf.Tensor:
+        position = replica_id % local * workers + replica_id // local
+        array = (
+            array if isinstance(array, tf.Tensor | tf.RaggedTensor | tf.SparseTensor) else tf.convert_to_tensor(array)
+        )
+        num_rows = int(array.shape[0])
+        bounds = np.linspace(0, num_rows, size + 1).astype(int)
+        begin, end = int(bounds[position]), int(bounds[position + 1])
+        if isinstance(array, tf.SparseTensor):
+            rest = [int(d) for d in array.shape[1:]]
+            return tf.sparse.slice(array, [begin, *[0] * len(rest)], [end - begin, *rest])
+        return array[begin:end]
+
+    def split(array: Any) -> Any:
+        if array is None or not getattr(array, "shape", None):
+            return array
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: part(array, context.replica_id_in_sync_group)
+        )
+
+    return keras.tree.map_structure(split, batch, none_is_leaf=False) if batch is not None else None
+
+
+# Building: from what one replica will see.
+
+
 def _build_for_replicas(
-    reduce_of: Callable[[tf.distribute.Strategy], Reduce | None],
+    reducer_of: ReducerOf,
     original: Callable[..., Any],
     trainer: Any,
     iterator: Any = None,
     data_batch: Any = None,
 ) -> None:
-    """Builds the model's variables from what one replica will see.
+    """Builds the model's variables from one replica's batch.
 
     Keras reduces a whole first batch over the replicas for its shapes. That fails for odd batches, strings and
     several workers, and takes data that a one-shot iterator does not give again.
     """
     strategy = trainer._distribute_strategy
-    if strategy is None or reduce_of(strategy) is None or iterator is None:
+    if strategy is None or reducer_of(strategy) is None:
         original(trainer, iterator=iterator, data_batch=data_batch)
         return
-    data_batch = _batch_spec(iterator)
-    if data_batch is None:
-        _, _, batches = next(iter(iterator))
-        data_batch = tf.nest.map_structure(lambda values: strategy.experimental_local_results(values)[0], next(batches))
+    if iterator is not None:
+        spec = keras.tree.map_structure(_replica_spec, iterator._distributed_dataset.element_spec)
+        kinds = tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec
+        leaves = keras.tree.flatten(spec)
+        if strategy.num_replicas_in_sync > 1:
+            _check_ranks(leaves)
+        if all(isinstance(leaf, kinds) and leaf.shape.rank is not None for leaf in leaves):
+            data_batch = spec
+        else:
+            *_, batches = next(iter(iterator))  # older Keras gives a step less
+            data_batch = next(batches)
     with strategy.scope():
-        trainer._symbolic_build(data_batch=data_batch)
+        trainer._symbolic_build(data_batch=keras.tree.map_structure(functools.partial(_local, strategy), data_batch))
 
 
-def _batch_spec(iterator: Any) -> Any:
-    """Returns the spec of one replica's batch, or None where the data set does not tell the ranks of its tensors."""
-    spec = keras.tree.map_structure(_replica_spec, iterator._distributed_dataset.element_spec)
-    known = (
-        isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec) and leaf.shape.rank is not None
-        for leaf in keras.tree.flatten(spec)
-    )
-    return spec if all(known) else None
+def _local(strategy: tf.distribute.Strategy, value: Any) -> Any:
+    return None if value is None else strategy.experimental_local_results(value)[0]
+
+
+def _check_ranks(specs: Sequence[Any]) -> None:
+    """Raises a ValueError for tensors of unknown rank, whose batches TensorFlow does not split reliably."""
+    if any(isinstance(spec, tf.TensorSpec) and spec.shape.rank is None for spec in specs):
+        raise ValueError(
+            "Under several replicas a data set must tell the ranks of its tensors, so that its batches can be split. "
+            "With tf.data.Dataset.from_generator give `output_signature`, with shapes such as (None, 8). "
+            f"Received: {[spec for spec in specs if isinstance(spec, tf.TensorSpec)]}."
+        )
 
 
 def _replica_spec(spec: Any) -> Any:
     return spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+
+
+def _active_reducer(reducer_of: ReducerOf) -> GradientReducer | None:
+    return reducer_of(tf.distribute.get_strategy()) if tf.distribute.get_replica_context() is not None else None
+
+
+@contextlib.contextmanager
+def _set(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _with_share(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `function` for a replica's new thread, with the share that its thread before had."""
+
+    def call(share: Share | None, *args: Any) -> Any:
+        with _set(_share, share), _set(_in_trainer_step, True):
+            return function(*args)
+
+    return call
+
+
+def _after(result: Any) -> tf.Tensor:
+    del result
+    return tf.constant(0)

@@ -1,5 +1,6 @@
 """The way of a gradient: from a replica's backpropagation through buckets, a compressor and a collective, and back."""
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ class GradientReducer:
         communicators: Sequence[Communicator],
         compressor: Compressor,
         bucket_bytes: int,
-        agree: Callable[[str, list[str]], None],
+        agree: Callable[..., None],
     ) -> None:
         """Reduces for the replicas of this process.
 
@@ -39,15 +40,22 @@ class GradientReducer:
             communicators: one for each local replica, by its local id.
             compressor: what reduces dense floating-point gradients; all others travel as they are.
             bucket_bytes: bytes of gradients that travel together at most.
-            agree: (topic, lines) -> None; raises where the workers' lines differ, before they meet in a collective.
+            agree: (topic, lines, names) -> None; raises where the workers' lines differ, before they meet in a
+                collective.
         """
         self._communicators, self._compressor, self._bucket_bytes = communicators, compressor, bucket_bytes
         self._agree = agree
         self._states: dict[tuple[Any, ...], Any] = {}
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._plans: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._next_number = itertools.count()
+        self._plans: set[tuple[int, tuple[str, ...]]] = set()
         self._traffic: dict[int, GradientTraffic] = {}
         self._graphs: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas that the gradients are summed over."""
+        return self._communicators[0].size
 
     @property
     def traffic(self) -> GradientTraffic:
@@ -63,7 +71,7 @@ class GradientReducer:
             gradients: this replica's, tensors or IndexedSlices, in the order of creation of their variables.
             variables: the Keras or TensorFlow variables that they belong to.
         """
-        if self._communicators[0].size == 1:
+        if self.num_replicas == 1:
             return list(gradients)
         if tf.executing_eagerly():
             return self._reduce_eagerly(optimizer, gradients, variables)
@@ -122,17 +130,20 @@ class GradientReducer:
 
     def _number(self, optimizer: Any) -> int:
         """Returns the position of `optimizer` among those that reduced here: the same on all workers."""
-        return self._numbers.setdefault(optimizer, len(self._numbers))
+        if optimizer not in self._numbers:  # counted apart: each worker forgets optimizers when it collects its garbage
+            self._numbers[optimizer] = next(self._next_number)
+        return self._numbers[optimizer]
 
     def _check_agreement(self, number: int, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         lines = tuple(
-            f"{getattr(variable, 'path', variable.name)} {gradient.dtype.name} {list(variable.shape)}"
+            f"{gradient.dtype.name} {list(variable.shape)}"
             + (" as IndexedSlices" if isinstance(gradient, tf.IndexedSlices) else "")
             for gradient, variable in zip(gradients, variables, strict=True)
         )
         if (number, lines) not in self._plans:
-            self._plans[number, lines] = len(self._plans)
-            self._agree(f"gradients of optimizer {number}, plan {self._plans[number, lines]}", list(lines))
+            self._plans.add((number, lines))
+            names = [getattr(variable, "path", variable.name) for variable in variables]
+            self._agree(f"the gradients of optimizer {number}", lines, names)
 
 
 class _Metered:

@@ -65,10 +65,20 @@ class _DataParallel:
         """
         if isinstance(value, tuple | list | dict):
             return tf.nest.map_structure(lambda leaf: self.reduce(reduce_op, leaf, axis), value)
+        if isinstance(value, int | float | complex):
+            value = tf.convert_to_tensor(value)
         results = self.experimental_local_results(value)  # type: ignore[attr-defined]
         if axis is not None and all(getattr(result, "shape", tf.TensorShape([])).rank == 0 for result in results):
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
+
+    def most_steps(self, steps: int | None) -> int | None:
+        """Returns the most steps that any worker has to do, or None where one does not know; all workers must call it.
+
+        Args:
+            steps: what this worker has to do, if it knows.
+        """
+        return steps
 
     def _check_still_valid(self) -> None:
         pass
@@ -116,8 +126,10 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
             cross_device_ops = tf.distribute.ReductionToOneDevice()
         tf.distribute.Strategy.__init__(self, tf_seam.MirroredExtended(self, names, cross_device_ops))
         communicators = [StrategyCommunicator(len(names), rank) for rank in range(len(names))]
-        self._reducer = GradientReducer(communicators, compressor, bucket_bytes, agree=lambda topic, lines: None)
-        keras_seam.install(_reduce_of)
+        self._reducer = GradientReducer(
+            communicators, compressor, bucket_bytes, agree=lambda topic, lines, names=(): None
+        )
+        keras_seam.install(_reducer_of)
 
 
 class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirroredStrategy):
@@ -163,26 +175,31 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         cluster = _cluster(cluster_resolver)
         timeout_seconds = _start_timeout_seconds(start_timeout_seconds, os.environ)
         options = _with_timeout(communication_options or tf.distribute.experimental.CommunicationOptions())
-        if not tf_seam.runtime_has_started():
-            _configure_devices(os.environ)
+        check_device_names(devices)
+        _configure_devices(os.environ)
         ready_file = os.environ.get("TFDP_READY_FILE", "")
         _touch(ready_file and ready_file + ".waiting")
         with _bounded_start(cluster, timeout_seconds):
             extended = tf_seam.MultiWorkerExtended(self, cluster, devices, options, timeout_seconds)
         tf.distribute.Strategy.__init__(self, extended)
         _touch(ready_file)
-        agree = agreement.between_workers(cluster, tf_seam.strategy_number(self), timeout_seconds)
-        agree(
+        self._agreement = agreement.Agreement(cluster, tf_seam.strategy_number(self), timeout_seconds)
+        extended.agree = self._agreement.agree
+        extended.agree(
             "the strategy's options",
             [
-                f"tfdp.MultiWorkerMirroredStrategy with compression={compressor!r}",
+                f"tfdp.MultiWorkerMirroredStrategy with compression={describe(compressor)}",
                 f"bucket_bytes={bucket_bytes}",
                 f"{len(extended.worker_devices)} devices in each worker",
                 f"TensorFlow {tf.__version__}",
             ],
         )
-        self._reducer = GradientReducer(_communicators(self, options), compressor, bucket_bytes, agree)
-        keras_seam.install(_reduce_of)
+        self._reducer = GradientReducer(_communicators(self, options), compressor, bucket_bytes, extended.agree)
+        keras_seam.install(_reducer_of)
+
+    def most_steps(self, steps: int | None) -> int | None:
+        everyones = self._agreement.exchange("the number of steps of an epoch", steps)
+        return None if None in everyones else max(everyones)
 
     def _check_still_valid(self) -> None:
         now = os.environ.get("TF_CONFIG", "")
@@ -193,6 +210,13 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             f"{self.num_replicas_in_sync} replica(s). Set TF_CONFIG before the strategy is made. "
             f"Received: TF_CONFIG={now!r}, then: {self._tf_config!r}."
         )
+
+
+def describe(compressor: compression_lib.Compressor) -> str:
+    """Returns what to compare a compressor by: its text, but not where in memory it is."""
+    if type(compressor).__repr__ is object.__repr__:
+        return f"{type(compressor).__name__}()"
+    return repr(compressor)
 
 
 def check_bucket_bytes(bucket_bytes: Any) -> None:
@@ -210,26 +234,35 @@ def check_devices(devices: Sequence[str] | None) -> list[str]:
         TypeError: `devices` is no list of names.
         ValueError: there are none, one is named twice, or one does not exist.
     """
-    available = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices()]
+    check_device_names(devices)
     if devices is None:
         return [device.name for device in tf_seam.default_devices()]
+    known = [tf_seam.device_index(device.name) for device in tf.config.list_logical_devices()]
+    for device in devices:
+        if tf_seam.device_index(device) not in known:
+            names = ", ".join(f"{kind}:{index}" for kind, index in known)
+            raise ValueError(f"`devices` must name devices of this process: {names}. Received: {device!r}.")
+    return list(devices)
+
+
+def check_device_names(devices: Sequence[str] | None) -> None:
+    """Raises a TypeError or ValueError unless `devices` is None or names devices, each once.
+
+    Whether they exist is not asked: that would start TensorFlow.
+    """
+    if devices is None:
+        return
     if isinstance(devices, str) or not all(isinstance(device, str) for device in devices):
         raise TypeError(f"`devices` must be a list of names such as ['/gpu:0', '/gpu:1']. Received: {devices!r}.")
     if not devices:
         raise ValueError("`devices` must name at least one device, or be None for all. Received: [].")
     wanted = [tf_seam.device_index(device) for device in devices]
-    known = [(spec.device_type, spec.device_index) for spec in available]
-    for device, kind_and_index in zip(devices, wanted, strict=True):
-        if kind_and_index not in known:
-            names = ", ".join(f"{kind}:{index}" for kind, index in known)
-            raise ValueError(f"`devices` must name devices of this process: {names}. Received: {device!r}.")
-        if wanted.count(kind_and_index) > 1:
-            raise ValueError(f"`devices` must not name a device twice. Received: {list(devices)}.")
-    return list(devices)
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"`devices` must not name a device twice. Received: {list(devices)}.")
 
 
-def _reduce_of(strategy: tf.distribute.Strategy) -> keras_seam.Reduce | None:
-    return strategy._reducer.reduce if isinstance(strategy, _DataParallel) else None
+def _reducer_of(strategy: tf.distribute.Strategy) -> GradientReducer | None:
+    return strategy._reducer if isinstance(strategy, _DataParallel) else None
 
 
 def _communicators(strategy: MultiWorkerMirroredStrategy, options: Any) -> list[Any]:

@@ -4,12 +4,13 @@ Every name is used in `tests/test_seams.py`, which fails with a readable message
 """
 
 import contextlib
+import contextvars
 import itertools
 import threading
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,14 +21,16 @@ from tensorflow.python.distribute import (
     device_util,
     distribute_lib,
     distribute_utils,
+    input_lib,
     mirrored_strategy,
+    multi_worker_util,
     values,
 )
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import collective_ops, resource_variable_ops
 
-from tfdp import topology
+from tfdp import carrying, topology
 
 # Group keys of a strategy are KEYS_PER_STRATEGY consecutive numbers. Those of strategies over several workers count up
 # from 1, the same on every worker; those of strategies within one process count up from 2**30 in steps that differ from
@@ -40,6 +43,10 @@ _local_strategies = itertools.count()
 # Instance keys that TensorFlow counts up itself start at 100. Ours are apart: fixed ones, and those with a shape added.
 _FIRST_FIXED_KEY, _FIRST_SHAPED_KEY = 1 << 24, 1 << 30
 _SHAPES_PER_KEY = 1 << 20
+
+
+# Whether a variable that is being made holds each replica's part of a sum, which Keras before 3.10 does not say.
+making_partial_sum = contextvars.ContextVar("making_partial_sum", default=False)
 
 
 class InstanceKeys:
@@ -109,16 +116,19 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
         return self._ordering_token.handle
 
     def all_reduce(self, input_tensor: tf.Tensor, control_input: Any = None, options: Any = None) -> tf.Tensor:
-        with self._key_for("all_reduce", input_tensor):
-            return super().all_reduce(input_tensor, control_input, options)
+        tensor = tf.convert_to_tensor(input_tensor)
+        carried = carrying.as_carried(tensor, carrying.REDUCED)
+        with self._key_for("all_reduce", carried):
+            return carrying.from_carried(super().all_reduce(carried, control_input, options), tensor.dtype)
 
     def _all_gather(self, input_tensor: tf.Tensor, options: Any) -> tf.Tensor:
-        with self._key_for("all_gather", input_tensor):
-            return super()._all_gather(input_tensor, options)
+        tensor = tf.convert_to_tensor(input_tensor)
+        carried = carrying.as_carried(tensor, carrying.GATHERED)
+        with self._key_for("all_gather", carried):
+            return carrying.from_carried(super()._all_gather(carried, options), tensor.dtype)
 
     @contextlib.contextmanager
     def _key_for(self, operation: str, tensor: tf.Tensor) -> Iterator[None]:
-        tensor = tf.convert_to_tensor(tensor)
         if not tf.executing_eagerly():
             self._next = instance_key(self.instance_keys, operation, tensor, self._device)
         try:
@@ -199,7 +209,16 @@ class TwoLevelCrossDeviceOps(CrossDeviceOps):
         return distribute_utils.regroup(copies, wrap_class=values.Mirrored)
 
 
-class MirroredExtended(mirrored_strategy.MirroredExtended):
+class _PartialSums:
+    """Lets replicas keep their parts of a sum apart until it is read, where `making_partial_sum` asks for it."""
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        if making_partial_sum.get():
+            kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
+        return super()._create_variable(next_creator, **kwargs)  # type: ignore[misc]
+
+
+class MirroredExtended(_PartialSums, mirrored_strategy.MirroredExtended):
     """What TensorFlow's MirroredStrategy does, with groups that no other strategy of the process ever joins."""
 
     def __init__(
@@ -209,7 +228,7 @@ class MirroredExtended(mirrored_strategy.MirroredExtended):
         super().__init__(container_strategy, devices=list(devices), cross_device_ops=cross_device_ops)
 
 
-class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
+class MultiWorkerExtended(_PartialSums, collective_all_reduce_strategy.CollectiveAllReduceExtended):
     """What TensorFlow's MultiWorkerMirroredStrategy does, on all local devices and with deadlines."""
 
     def __init__(
@@ -220,6 +239,7 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
         communication_options: Any,
         start_timeout_seconds: float,
     ) -> None:
+        self.agree: Callable[..., None] = lambda topic, lines, names=(): None
         self._num_workers = 1
         self._local_device_type = "CPU"
         self._wanted_devices = None if devices is None else [device_index(device) for device in devices]
@@ -260,7 +280,12 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
             self._initialize_local(cluster_resolver, devices=None)
 
     def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
-        devices = self._wanted_devices or [(d.device_type, i) for i, d in enumerate(default_devices())]
+        known = [device_index(device.name) for device in tf.config.list_logical_devices() if _is_local(device.name)]
+        missing = [f"{kind}:{index}" for kind, index in self._wanted_devices or [] if (kind, index) not in known]
+        if missing:
+            names = ", ".join(f"{kind}:{index}" for kind, index in known)
+            raise ValueError(f"`devices` must name devices of this process: {names}. Received: {missing[0]}.")
+        devices = self._wanted_devices or [device_index(device.name) for device in default_devices()]
         kinds = {kind for kind, _ in devices}
         if len(kinds) > 1:
             raise ValueError(f"`devices` must be of one kind, all GPUs or all CPUs. Received: {sorted(kinds)}.")
@@ -278,13 +303,20 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
             value = kwargs["initial_value"]
             value = value() if callable(value) else value
             value = tf.convert_to_tensor(getattr(value, "wrapped_value", value), dtype=kwargs.get("dtype"))
+            if tf.executing_eagerly():
+                line = f"{value.dtype.name} {value.shape.as_list()}"
+                self.agree("the next variable", [line], [kwargs.get("name") or "Variable"])
+            carried = carrying.as_carried(value, carrying.BROADCAST)
             group_key = self._collective_keys.get_group_key([device])
             key = self._collective_keys.get_instance_key(group_key, device)
-            where = (self._num_workers, group_key, key, "auto", self._communication_options.timeout_seconds or 0)
+            where = (carried.shape, carried.dtype, self._num_workers, group_key, key)
+            deadline = {"timeout": self._communication_options.timeout_seconds or 0}
             if not self._is_chief:
-                return collective_ops.broadcast_recv(value.shape, value.dtype, *where)
-            with tf.control_dependencies([collective_ops.broadcast_send(value, value.shape, value.dtype, *where)]):
-                return tf.identity(value)
+                carried = collective_ops.broadcast_recv(*where, **deadline)
+            else:
+                with tf.control_dependencies([collective_ops.broadcast_send(carried, *where, **deadline)]):
+                    carried = tf.identity(carried)
+            return carrying.from_carried(carried, value.dtype)
 
         def initial_value() -> tf.Tensor:
             with tf.device(device):
@@ -315,6 +347,24 @@ def local_replica_id(replica_context: tf.distribute.ReplicaContext) -> int:
     in_sync = replica_context.replica_id_in_sync_group
     in_sync = in_sync if isinstance(in_sync, int) else int(tf.get_static_value(in_sync))
     return replica_context.strategy.extended._get_local_replica_id(in_sync)
+
+
+def local_variable(variable: Any) -> Any:
+    """Returns the copy of `variable` that the replica in whose context this is called holds."""
+    context = tf.distribute.get_replica_context()
+    if hasattr(variable, "_get_replica"):
+        return variable._get_replica(local_replica_id(context))
+    return variable
+
+
+def call_for_each_replica(strategy: tf.distribute.Strategy, function: Any, args: tuple[Any, ...]) -> Any:
+    """Runs `function` on the replicas of this process, from cross-replica context, within the graph being built."""
+    return strategy.extended.call_for_each_replica(function, args=args)
+
+
+def is_made_by_function(dataset: Any) -> bool:
+    """Whether `dataset` comes from `Strategy.distribute_datasets_from_function`."""
+    return isinstance(dataset, input_lib.DistributedDatasetsFromFunction)
 
 
 def in_multi_worker_mode(strategy: tf.distribute.Strategy) -> bool:
@@ -442,12 +492,7 @@ def _server_runs(cluster: topology.Cluster) -> bool:
 
 def _configure_deadlines(cluster: topology.Cluster, start_timeout_seconds: float) -> None:
     """Sets how long this process waits for the others: to come, to answer a heartbeat, to reach the end."""
-    from tensorflow.python.distribute import multi_worker_util
-
-    try:
-        from tensorflow.core.protobuf import coordination_config_pb2
-    except ImportError:
-        from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    messages = collective_all_reduce_strategy.coordination_config_pb2  # its own place moves from version to version
     milliseconds = max(1, int(start_timeout_seconds * 1000))
     spec = tf.train.ClusterSpec({role: list(addresses) for role, addresses in cluster.jobs.items()})
     context.context().configure_coordination_service(
@@ -456,8 +501,7 @@ def _configure_deadlines(cluster: topology.Cluster, start_timeout_seconds: float
         cluster_register_timeout_in_ms=milliseconds,
         shutdown_barrier_timeout_in_ms=milliseconds,
         coordinated_jobs=[
-            coordination_config_pb2.CoordinatedJob(name=role, num_tasks=len(addresses))
-            for role, addresses in cluster.jobs.items()
+            messages.CoordinatedJob(name=role, num_tasks=len(addresses)) for role, addresses in cluster.jobs.items()
         ],
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import tf_seam
+from tfdp import carrying, tf_seam
 from tfdp.collectives.base import Communicator
 
 
@@ -36,18 +36,18 @@ class ClusterCommunicator(Communicator):
 
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         with tf.device(self._device):
-            carried = [_as_carried(tensor) for tensor in tensors]
+            carried = [carrying.as_carried(tensor, carrying.REDUCED) for tensor in tensors]
             packed = tf.reshape(carried[0], [-1]) if len(carried) == 1 else _pack(carried)
             total = tf_seam.reduce_tensor(self._launcher, packed, **self._call("sum", packed, name))
             totals = [total] if len(carried) == 1 else tf.split(total, [_num_elements(t) for t in carried])
             return [
-                _from_carried(tf.reshape(total, carry.shape), tensor.dtype)
+                carrying.from_carried(tf.reshape(total, carry.shape), tensor.dtype)
                 for total, carry, tensor in zip(totals, carried, tensors, strict=True)
             ]
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         with tf.device(self._device):
-            carried = _as_carried(tensor)
+            carried = carrying.as_carried(tensor, carrying.GATHERED)
             num_rows = tf.shape(carried)[:1]
             counts = tf_seam.gather_tensor(self._launcher, num_rows, **self._call("counts", num_rows, name))
             most = tf.reduce_max(counts)
@@ -56,7 +56,7 @@ class ClusterCommunicator(Communicator):
             padded.set_shape([None, *carried.shape[1:]])
             rows = tf_seam.gather_tensor(self._launcher, padded, **self._call("rows", padded, name))
             present = tf.reshape(tf.range(most)[tf.newaxis, :] < counts[:, tf.newaxis], [-1])
-            return _from_carried(tf.boolean_mask(rows, present), tensor.dtype)
+            return carrying.from_carried(tf.boolean_mask(rows, present), tensor.dtype)
 
     def _call(self, operation: str, tensor: tf.Tensor, name: str) -> dict[str, Any]:
         key = tf_seam.instance_key(self._launcher.instance_keys, f"{operation} {name}", tensor, self._device)
@@ -78,19 +78,3 @@ def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _num_elements(tensor: tf.Tensor) -> int:
     return int(tensor.shape.num_elements())
-
-
-def _as_carried(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns `tensor` in a dtype that collectives take, without loss: complex as pairs, small integers as int32."""
-    if tensor.dtype.is_complex:
-        return tf.bitcast(tensor, tensor.dtype.real_dtype)
-    if tensor.dtype in _WIDENED:
-        return tf.cast(tensor, tf.int32)
-    return tensor
-
-
-def _from_carried(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.bitcast(tensor, dtype) if dtype.is_complex else tf.cast(tensor, dtype)
-
-
-_WIDENED = (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16)

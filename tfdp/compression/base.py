@@ -58,6 +58,10 @@ class Compressor(abc.ABC):
             name: what is reduced, the same on all members.
         """
 
+    def __repr__(self) -> str:
+        """Says what it is and with which options: workers compare it before they train."""
+        return f"{type(self).__name__}()"
+
 
 class Codec(NamedTuple):
     """A loss of precision that fits into one message.

@@ -16,7 +16,7 @@ def summed(codec: Codec, *, name: str) -> Compressor:
 
     Args:
         codec: messages must be tensors of one dtype that collectives can add.
-        name: how the compressor shows itself.
+        name: how the compressor shows itself, with its options, such as "bf16()".
     """
     return _Summed(codec, name)
 
@@ -36,4 +36,4 @@ class _Summed(Compressor):
         return Reduced(total, sent, list(states))
 
     def __repr__(self) -> str:
-        return f"{self._name}()"
+        return self._name

@@ -1,0 +1,205 @@
+"""MirroredStrategy on the logical CPUs of one process gives what one device gives."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import trainings
+from integration import workers
+
+import tfdp
+
+# TensorFlow fixes the number of logical devices when it starts: processes of their own run all that needs several.
+START = """
+import functools, pathlib, sys
+import tensorflow as tf
+import tfdp, trainings
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+)
+folder = pathlib.Path(sys.argv[1])
+"""
+# Strategies of 2, 4 and 2 devices follow each other.
+ON_TWO_DEVICES = """
+make_strategy = functools.partial(tfdp.MirroredStrategy, ["/cpu:0", "/cpu:1"])
+trainings.record_all(folder / "2 devices", make_strategy())
+trainings.record_compression(folder / "2 devices", make_strategy)
+for name, strategy in (
+    ("4 in small buckets", tfdp.MirroredStrategy(bucket_bytes=64)),
+    ("2 others in small buckets", tfdp.MirroredStrategy(["/cpu:2", "/cpu:3"], bucket_bytes=64)),
+):
+    trainings.record_all(folder / name, strategy, trainings.IN_SMALL_BUCKETS)
+"""
+ON_FOUR_DEVICES = """
+strategy = tfdp.MirroredStrategy()
+assert strategy.num_replicas_in_sync == 4
+trainings.record_all(folder / "4 devices", strategy, trainings.ON_FOUR_REPLICAS)
+"""
+LAYOUTS = {"2 devices": tuple(trainings.TRAININGS), "4 devices": trainings.ON_FOUR_REPLICAS}
+IN_SMALL_BUCKETS = ("4 in small buckets", "2 others in small buckets")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The folder of what the trainings returned, by layout."""
+    folder = tmp_path_factory.mktemp("mirrored")
+    for layout in (*LAYOUTS, *IN_SMALL_BUCKETS):
+        (folder / layout).mkdir()
+    processes = [workers.start(START + program, folder) for program in (ON_TWO_DEVICES, ON_FOUR_DEVICES)]
+    ended = workers.finish(processes, deadline_seconds=200.0)
+    if any(process.status != 0 for process in ended):
+        (folder / "how it ended").write_text(workers.report(ended))
+    return folder
+
+
+def test_all_trainings_ran_to_their_end(results):
+    ended = results / "how it ended"
+    assert not ended.exists(), ended.read_text()
+
+
+@pytest.mark.parametrize(("layout", "name"), [(layout, name) for layout, names in LAYOUTS.items() for name in names])
+def test_a_training_on_several_devices_equals_one_device(results, layout, name):
+    trainings.assert_equals_one_device(name, trainings.recorded(results / layout, name))
+
+
+@pytest.mark.parametrize("layout", IN_SMALL_BUCKETS)
+@pytest.mark.parametrize("name", trainings.IN_SMALL_BUCKETS)
+def test_a_later_strategy_of_other_devices_and_small_buckets_equals_one_device(results, layout, name):
+    trainings.assert_equals_one_device(name, trainings.recorded(results / layout, name))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_numbers_computed_by_hand_come_out(results, layout):
+    trainings.assert_numbers_computed_by_hand(lambda name: trainings.recorded(results / layout, name))
+
+
+@pytest.mark.parametrize("size", [1, 7, 17, 33])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_predictions_have_the_number_and_the_order_of_the_rows(results, layout, size):
+    received = trainings.recorded(results / layout, "predict_of_any_size")[f"{size}_rows"]
+    expected = trainings.on_one_device("predict_of_any_size")["33_rows"][:size]
+    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", trainings.COMPRESSORS)
+def test_compressed_training_is_near_one_device_and_equal_on_all_replicas(results, name):
+    trainings.assert_near_one_device(trainings.recorded(results / "2 devices", f"compressed by {name}"))
+
+
+@pytest.mark.parametrize("name", trainings.COMPRESSORS)
+def test_large_gradients_leave_all_weights_finite(results, name):
+    arrays = trainings.recorded(results / "2 devices", f"large gradients by {name}")
+    assert np.all(np.isfinite(arrays["weights"]))
+    assert arrays["copies_that_differ"] == 0
+
+
+@pytest.mark.parametrize("name", trainings.COMPRESSORS)
+def test_traffic_counts_the_bytes_of_all_gradients_and_of_what_is_sent(results, name):
+    trainings.assert_traffic(name, trainings.recorded(results / "2 devices", f"compressed by {name}"))
+
+
+def test_every_gradient_goes_through_compression_once_on_each_replica(results):
+    arrays = trainings.recorded(results / "2 devices", "recorded")
+    assert set(arrays["times"]) == {2.0}
+    assert arrays["others"] == 0
+
+
+def test_losses_metrics_and_batch_statistics_never_go_through_compression(results):
+    trainings.assert_only_gradients_were_dropped(trainings.recorded(results / "2 devices", "dropped"))
+
+
+def test_sparse_gradients_never_go_through_compression(results):
+    trainings.assert_sparse_gradients_were_exact(trainings.recorded(results / "2 devices", "dropped beside sparse"))
+
+
+def test_a_compressor_of_the_users_own_trains(results):
+    trainings.assert_near_one_device(trainings.recorded(results / "2 devices", "own compressor"))
+
+
+# In this process, with its one device
+
+
+def refusal(kind, *arguments, **options):
+    with pytest.raises(kind) as raised:
+        tfdp.MirroredStrategy(*arguments, **options)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("device", ["/cpu:7", "/gpu:0", "CPU:9"])
+def test_an_unknown_device_is_refused_with_those_that_there_are(device):
+    message = refusal(ValueError, ["/cpu:0", device])
+    assert "`devices` must name devices of this process: CPU:0" in message
+    assert f"Received: {device!r}" in message
+
+
+@pytest.mark.parametrize("devices", [["/cpu:0", "/cpu:0"], ["/cpu:0", "CPU:0"], ["/cpu:0", "/device:CPU:0"]])
+def test_a_device_named_twice_is_refused(devices):
+    message = refusal(ValueError, devices)
+    assert f"`devices` must not name a device twice. Received: {devices}" in message
+
+
+def test_no_device_is_refused():
+    assert "`devices` must name at least one device, or be None for all. Received: []" in refusal(ValueError, [])
+
+
+@pytest.mark.parametrize("devices", ["/cpu:0", [0], [None]])
+def test_devices_that_are_no_list_of_names_are_refused(devices):
+    assert "`devices` must be a list of names such as ['/gpu:0', '/gpu:1']" in refusal(TypeError, devices)
+
+
+@pytest.mark.parametrize("strategy", [tfdp.MirroredStrategy, tfdp.MultiWorkerMirroredStrategy])
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"compression": "int3"}, ValueError, "`compression` must be one of 'none', 'bf16', 'fp16'"),
+        ({"compression": 8}, TypeError, "`compression` must be one of 'none', 'bf16', 'fp16' or a tfdp.compression"),
+        ({"bucket_bytes": 0}, ValueError, "`bucket_bytes` must be at least 1. Received: bucket_bytes=0."),
+        ({"bucket_bytes": -5}, ValueError, "`bucket_bytes` must be at least 1"),
+        ({"bucket_bytes": 1.5}, TypeError, "`bucket_bytes` must be an integer, in bytes. Received: 1.5."),
+        ({"bucket_bytes": True}, TypeError, "`bucket_bytes` must be an integer"),
+        ({"bucket_bytes": "1MB"}, TypeError, "`bucket_bytes` must be an integer"),
+    ],
+)
+def test_a_wrong_option_is_refused(monkeypatch, strategy, options, kind, message):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(kind) as raised:
+        strategy(**options)
+    assert message in str(raised.value)
+
+
+def test_options_after_the_devices_are_keywords():
+    with pytest.raises(TypeError):
+        tfdp.MirroredStrategy(["/cpu:0"], "bf16")
+
+
+def test_strategies_are_those_that_keras_and_users_look_for():
+    strategy = tfdp.MirroredStrategy(["/cpu:0"])
+    assert isinstance(strategy, tf.distribute.MirroredStrategy)
+    assert strategy.num_replicas_in_sync == 1
+
+
+def test_traffic_is_zero_before_the_first_step():
+    assert tfdp.MirroredStrategy().gradient_traffic == (0, 0)
+
+
+def test_one_device_trains_as_without_a_strategy():
+    name = "sgd_with_momentum"
+    received = trainings.TRAININGS[name].function(tfdp.MirroredStrategy(compression="fp16"))
+    trainings.assert_equals_one_device(name, trainings.as_arrays(received))
+
+
+def test_reduce_takes_nests_and_scalars_whatever_the_axis():
+    strategy = tfdp.MirroredStrategy()
+    value = {"loss": tf.constant(3.0), "rows": (tf.constant([1.0, 2.0]), tf.constant(4))}
+    reduced = strategy.reduce("SUM", value, axis=0)
+    assert (float(reduced["loss"]), float(reduced["rows"][0]), int(reduced["rows"][1])) == (3.0, 3.0, 4)
+
+
+def test_a_function_of_tf_keras_is_refused_by_run():
+    def train_step():
+        return keras.ops.ones(())
+
+    train_step.__module__ = "tf_keras.src.engine.training"
+    with pytest.raises(TypeError, match="tfdp trains Keras 3 models"):
+        tfdp.MirroredStrategy().run(train_step)
