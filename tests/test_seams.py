@@ -175,7 +175,7 @@ def test_a_copy_of_a_variable_leads_to_the_variable():
 
 
 def test_the_module_of_the_cluster_s_messages_is_where_tensorflow_itself_has_it():
-    module = importlib.import_module("tensorflow.python.distribute.collective_all_reduce_strategy")
+    module = "tensorflow.python.distribute.collective_all_reduce_strategy"
     assert found(module, "coordination_config_pb2.CoordinatedJob"), "it has moved: mend tfdp/tf_seam.py"
 
 

@@ -6,12 +6,15 @@ Every name is used in `tests/test_seams.py`, which fails with a readable message
 import contextlib
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common import variables as keras_variables
+from keras.src.backend.tensorflow import core as keras_core
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
@@ -51,6 +54,7 @@ PRIVATE_NAMES = {
     ),
     keras_trainer.TFEpochIterator: ("_get_iterator",),
     epoch_iterator.EpochIterator: ("reset",),
+    keras_core.Variable: ("_initialize",),
     data_adapter_utils: ("class_weight_to_sample_weights",),
 }
 
@@ -69,6 +73,7 @@ class Share(NamedTuple):
 
 _gradients_are_reduced = contextvars.ContextVar("gradients_are_reduced", default=False)
 _share: contextvars.ContextVar[Share | None] = contextvars.ContextVar("share", default=None)
+_is_partial_sum = contextvars.ContextVar("is_partial_sum", default=False)
 _in_trainer_step = contextvars.ContextVar("in_trainer_step", default=False)
 
 
@@ -108,13 +113,16 @@ def install(reducer_of: ReducerOf) -> None:
         (trainer, "train_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
-        (keras.Metric, "add_variable", functools.partial(_add_partial_sum, reducer_of)),
         (keras_loss, "scale_loss_for_distribution", _scale_by_share),
         (keras_loss, "unscale_loss_for_distribution", _unscale_by_share),
         (keras_loss, "reduce_values", _reduce_values_over_all),
         (keras_loss, "apply_mask", _apply_mask_over_all),
     ):
         _replace(owner, name, replacement)
+    if "synchronization" not in inspect.signature(keras_variables.Variable.__init__).parameters:  # before Keras 3.10
+        _replace(keras.Metric, "add_variable", _add_metric_variable)
+        _replace(keras_variables.Variable, "__init__", _mark_partial_sum)
+        _replace(keras_core.Variable, "_initialize", functools.partial(_initialize_partial_sum, reducer_of))
 
 
 def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
@@ -369,13 +377,26 @@ def _sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
-def _add_partial_sum(
-    reducer_of: ReducerOf, original: Callable[..., Any], metric: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Makes a metric's variable hold each replica's part of a sum: Keras before 3.10 sums at every write."""
-    ours = reducer_of(tf.distribute.get_strategy()) is not None
-    with _set(tf_seam.making_partial_sum, ours and kwargs.get("aggregation", "sum") == "sum"):
+# Metrics of Keras before 3.10, whose variables are summed over the replicas at every write: each replica's part stays
+# its own until it is read, as in later versions.
+
+
+def _add_metric_variable(original: Callable[..., Any], metric: Any, *args: Any, **kwargs: Any) -> Any:
+    with _set(_is_partial_sum, kwargs.get("aggregation", "sum") == "sum"):
         return original(metric, *args, **kwargs)
+
+
+def _mark_partial_sum(original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any) -> None:
+    variable.is_partial_sum = _is_partial_sum.get()  # its value may be made later, in another place
+    original(variable, *args, **kwargs)
+
+
+def _initialize_partial_sum(
+    reducer_of: ReducerOf, original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any
+) -> Any:
+    ours = reducer_of(tf.distribute.get_strategy()) is not None
+    with _set(tf_seam.making_partial_sum, ours and variable.is_partial_sum):
+        return original(variable, *args, **kwargs)
 
 
 # Steps: what Keras's trainer runs on every replica.
