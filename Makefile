@@ -19,13 +19,14 @@ KERAS_HOME_IN = KERAS_HOME="$(CURDIR)/$(1)/keras"
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint test-oldest clean
+.PHONY: help demo test lint test-oldest parity clean
 
 help:
 	@echo 'make demo         train on handwritten digits with two workers'
 	@echo 'make test         lint, types and tests'
 	@echo 'make lint         lint and types alone'
 	@echo 'make test-oldest  the tests with the oldest supported TensorFlow and Keras'
+	@echo 'make parity       write docs/parity.md: what every strategy gives beside one device'
 	@echo 'make clean        remove the environments, caches and builds'
 
 demo: .venv/.installed-examples
@@ -41,6 +42,9 @@ lint: .venv/.installed-test
 
 test-oldest: .venv-oldest/.installed
 	$(call KERAS_HOME_IN,.venv-oldest) TFDP_CACHE="$(CURDIR)/.venv-oldest/cache" .venv-oldest/bin/python -m pytest $(PYTEST_ARGS)
+
+parity: .venv/.installed-test
+	$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" PYTHONPATH=tests .venv/bin/python tests/parity_table.py
 
 clean:
 	rm -rf .venv .venv-oldest build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -25,6 +25,8 @@ ON_TWO_DEVICES = """
 make_strategy = functools.partial(tfdp.MirroredStrategy, ["/cpu:0", "/cpu:1"])
 trainings.record_all(folder / "2 devices", make_strategy())
 trainings.record_compression(folder / "2 devices", make_strategy)
+for function in (trainings.unsynchronized_batch_normalization, trainings.refusal_of_jit_compile):
+    trainings.record(folder / "2 devices", function.__name__, functools.partial(function, make_strategy()))
 for name, strategy in (
     ("4 in small buckets", tfdp.MirroredStrategy(bucket_bytes=64)),
     ("2 others in small buckets", tfdp.MirroredStrategy(["/cpu:2", "/cpu:3"], bucket_bytes=64)),
@@ -72,6 +74,19 @@ def test_a_later_strategy_of_other_devices_and_small_buckets_equals_one_device(r
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_computed_by_hand_come_out(results, layout):
     trainings.assert_numbers_computed_by_hand(lambda name: trainings.recorded(results / layout, name))
+
+
+def test_unsynchronized_batch_normalization_keeps_the_mean_of_its_statistics_on_every_replica(results):
+    arrays = trainings.recorded(results / "2 devices", "unsynchronized_batch_normalization")
+    assert arrays["copies_that_differ"] == 0
+    np.testing.assert_allclose([*arrays["mean"], *arrays["variance"]], [3.25, 1.75], rtol=2e-5)
+    np.testing.assert_allclose(arrays["predicted"], arrays["predicted_with_the_same_weights"], rtol=1e-6)
+
+
+def test_jit_compile_of_several_replicas_on_cpus_is_refused_with_advice(results):
+    message = str(trainings.recorded(results / "2 devices", "refusal_of_jit_compile")["message"])
+    assert "`jit_compile=True` does not work with several replicas on CPUs" in message
+    assert "Compile the model with jit_compile='auto' or False." in message
 
 
 @pytest.mark.parametrize("size", [1, 7, 17, 33])

@@ -538,20 +538,329 @@ def reduce_of_plain_numbers(strategy):
     return {"loss": mean["loss"], "first": mean["counts"][0], "second": mean["counts"][1], "alone": alone}
 
 
+# Batches that do not divide by the replicas, and how their rows are weighted
+
+NUM_UNEVEN_ROWS = BATCH_SIZE + 9
+
+
+def at_an_uneven_end(make_model=mlp, make_optimizer=sgd, **options):
+    """Trains with a last batch of 9 rows."""
+
+    def train(strategy):
+        model = compiled(strategy, make_model, make_optimizer, **options)
+        return outcome(model, fit(model, *regression(NUM_UNEVEN_ROWS), epochs=2))
+
+    return train
+
+
+@training()
+def uneven_batches_of_all_kinds(strategy):
+    """A first, an inner and a last batch that do not divide, and then fewer rows than replicas."""
+    x, y = regression(10)
+    model = compiled(strategy, weighted_metrics=["mse"])
+    history = model.fit(x, y, batch_size=5, epochs=2, shuffle=False, verbose=0)
+    one = model.fit(x[:1], y[:1], shuffle=False, verbose=0)
+    evaluated = model.evaluate(x, y, batch_size=7, verbose=0)
+    return outcome(model, history, loss_of_one=one.history["loss"], evaluated=evaluated)
+
+
+@training()
+def steps_per_execution_with_uneven_batches(strategy):
+    x, y = regression(3 * BATCH_SIZE + 9)
+    model = compiled(strategy, steps_per_execution=2)
+    history = fit(model, x, y, epochs=2)
+    predicted = model.predict(x, batch_size=BATCH_SIZE, verbose=0)
+    return outcome(model, history, predicted=predicted, evaluated=model.evaluate(x, y, batch_size=16, verbose=0))
+
+
+@training()
+def evaluate_uneven_rows_with_several_metrics(strategy):
+    x, y = regression(NUM_UNEVEN_ROWS)
+    model = compiled(strategy, metrics=[keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError(), "mae"])
+    return {f"{size}_rows": model.evaluate(x[:size], y[:size], batch_size=16, verbose=0) for size in (33, 41)}
+
+
+@training()
+def validation_split_with_uneven_batches(strategy):
+    model = compiled(strategy)
+    return outcome(model, fit(model, *regression(91), epochs=2, validation_split=0.3))
+
+
+@training()
+def train_test_and_predict_on_batch(strategy):
+    x, y = regression(13)
+    model = compiled(strategy)
+    weights = np.linspace(0, 2, 13, dtype="float32")
+    trained = [model.train_on_batch(x, y), model.train_on_batch(x[:8], y[:8]), model.train_on_batch(x, y, weights)]
+    return outcome(model, trained=trained, tested=model.test_on_batch(x, y), predicted=model.predict_on_batch(x))
+
+
+@training()
+def sample_weights(strategy):
+    x, y = regression(NUM_UNEVEN_ROWS)
+    model = compiled(strategy, weighted_metrics=["mae"])
+    weights = np.random.default_rng(5).uniform(0, 3, len(x)).astype("float32")
+    weights[:8] = 0
+    return outcome(model, fit(model, x, y, epochs=2, sample_weight=weights))
+
+
+@training()
+def mean_with_sample_weight(strategy):
+    x, y = regression(NUM_UNEVEN_ROWS)
+    model = compiled(strategy, loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+    weights = np.random.default_rng(5).uniform(0, 3, len(x)).astype("float32")
+    weights[:8] *= 20
+    return outcome(model, fit(model, x, y, epochs=2, sample_weight=weights))
+
+
+@training()
+def class_weights(strategy):
+    x, _ = regression(NUM_UNEVEN_ROWS)
+    model = compiled(
+        strategy,
+        lambda: keras.Sequential([keras.Input((8,)), dense(3, 1)]),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    kinds = np.sort(np.arange(len(x)) % 3).astype("int32")
+    return outcome(model, fit(model, x, kinds, epochs=2, class_weight={0: 0.5, 1: 1.0, 2: 4.0}))
+
+
+@training()
+def masked_steps(strategy):
+    def make_model():
+        words = keras.layers.Embedding(
+            50, 6, mask_zero=True, embeddings_initializer=keras.initializers.RandomNormal(seed=1)
+        )
+        return keras.Sequential([keras.Input((5,), dtype="int32"), words, dense(1, 2)])
+
+    generator = np.random.default_rng(0)
+    lengths = np.sort(generator.integers(0, 6, NUM_UNEVEN_ROWS))[:, np.newaxis]
+    x = np.where(np.arange(5) < lengths, generator.integers(1, 50, (NUM_UNEVEN_ROWS, 5)), 0).astype("int32")
+    y = generator.standard_normal((NUM_UNEVEN_ROWS, 5, 1)).astype("float32")
+    model = compiled(strategy, make_model, weighted_metrics=["mae"])
+    return outcome(model, fit(model, x, y, epochs=2))
+
+
+def mean_of_squares(y, predicted):
+    return tf.reduce_mean(tf.square(y - predicted))
+
+
+TRAININGS["loss_that_returns_a_scalar"] = Training(at_an_uneven_end(loss=mean_of_squares), SGD)
+
+
+class AddsLoss(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def that_adds_a_loss():
+    return keras.Sequential([keras.Input((8,)), dense(16, 1, activation="tanh"), AddsLoss(), dense(1, 2)])
+
+
+TRAININGS["add_loss"] = Training(at_an_uneven_end(that_adds_a_loss), SGD)
+
+
+def with_options_of_a_layer(**options):
+    return lambda: keras.Sequential([keras.Input((8,)), dense(16, 1, activation="tanh", **options), dense(1, 2)])
+
+
+TRAININGS["l2_regularizer"] = Training(
+    at_an_uneven_end(with_options_of_a_layer(kernel_regularizer=keras.regularizers.L2(0.05))), SGD
+)
+TRAININGS["activity_regularizer"] = Training(
+    lambda strategy: outcome(
+        model := compiled(strategy, with_options_of_a_layer(activity_regularizer=keras.regularizers.L2(0.05))),
+        fit(model, *regression(), epochs=2),
+    ),
+    SGD,
+)
+
+
+@training(tolerance=ADAM)
+def synchronized_batch_normalization_with_uneven_batches(strategy):
+    x, y = regression(BATCH_SIZE + 1)
+    model = compiled(strategy, with_batch_normalization)
+    history = fit(model, x, y, epochs=2)
+    return outcome(model, history, evaluated=model.evaluate(x, y, batch_size=BATCH_SIZE, verbose=0))
+
+
+class CountsTraces(Subclassed):
+    num_traces = 0
+
+    def call(self, x, training=False):
+        self.num_traces += 1
+        return super().call(x, training=training)
+
+
+@training()
+def no_retracing_from_epoch_to_epoch(strategy):
+    x, y = regression(10)
+    model = compiled(strategy, CountsTraces)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    before = model.num_traces
+    history = model.fit(x, y, batch_size=4, epochs=4, shuffle=False, verbose=0)
+    return outcome(model, history, more_traces=model.num_traces - before)
+
+
+# What optimizers do with gradients
+
+
+def trained_by(optimizer, **options):
+    return Training(at_an_uneven_end(make_optimizer=functools.partial(optimizer, **options)), ADAM)
+
+
+TRAININGS["sgd_with_weight_decay"] = trained_by(keras.optimizers.SGD, learning_rate=0.05, weight_decay=0.1)
+TRAININGS["adamw"] = trained_by(keras.optimizers.AdamW, learning_rate=0.01, weight_decay=0.1)
+TRAININGS["moving_average"] = trained_by(keras.optimizers.SGD, learning_rate=0.05, use_ema=True, ema_momentum=0.9)
+TRAININGS["moving_average_that_overwrites"] = trained_by(
+    keras.optimizers.SGD, learning_rate=0.05, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3
+)
+TRAININGS["constraint"] = Training(
+    at_an_uneven_end(with_options_of_a_layer(kernel_constraint=keras.constraints.MaxNorm(0.5))), SGD
+)
+
+
+def accumulating(make_model, make_data, **options):
+    """Trains with an update every two batches, and one batch left over in the end."""
+
+    def train(strategy):
+        optimizer = functools.partial(keras.optimizers.SGD, 0.05, gradient_accumulation_steps=2, **options)
+        model = compiled(strategy, make_model, optimizer)
+        history = fit(model, *make_data(), epochs=3)
+        # What replicas have accumulated is their own.
+        return outcome(model, history, copies_that_differ=copies_that_differ(model.variables))
+
+    return train
+
+
+TRAININGS["gradient_accumulation"] = Training(accumulating(mlp, regression, momentum=0.9), SGD)
+TRAININGS["gradient_accumulation_with_uneven_batches"] = Training(
+    accumulating(mlp, functools.partial(regression, 2 * BATCH_SIZE + 9), global_clipnorm=0.1), SGD
+)
+TRAININGS["gradient_accumulation_of_an_embedding"] = Training(accumulating(with_embedding, words_that_repeat), SGD)
+
+
+def frozen_first_layer():
+    model = mlp()
+    model.layers[0].trainable = False
+    return model
+
+
+TRAININGS["frozen_layer"] = Training(at_an_uneven_end(frozen_first_layer), SGD)
+
+
+class WithUnused(keras.layers.Layer):
+    """Multiplies by one weight, and has another without a gradient."""
+
+    def build(self, shape):
+        self.used = self.add_weight(shape=(), initializer="ones")
+        self.unused = self.add_weight(shape=(3,), initializer="ones")
+
+    def call(self, x):
+        return x * self.used
+
+
+@training()
+def unused_variable(strategy):
+    model = compiled(
+        strategy,
+        lambda: keras.Sequential([keras.Input((1,)), WithUnused()]),
+        lambda: keras.optimizers.SGD(0.1),
+    )
+    ones = np.ones((4, 1), "float32")
+    return outcome(model, model.fit(ones, 0 * ones, batch_size=4, verbose=0))
+
+
+@training()
+def nothing_to_train(strategy):
+    model = compiled(strategy, lambda: keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(2.0)]))
+    ones = np.ones((4, 1), "float32")
+    history = model.fit(ones, ones, batch_size=4, verbose=0)
+    return {"loss": history.history["loss"], "predicted": model.predict(ones, verbose=0)}
+
+
+@training(tolerance=ADAM)
+def freeze_train_unfreeze_train(strategy):
+    def make_model():
+        first, last = (keras.layers.Dense(units, kernel_initializer="ones") for units in (2, 1))
+        return keras.Sequential([keras.Input((2,)), first, last])
+
+    model = compiled(strategy, make_model)
+    kernels = []
+    for trainable in (False, True):
+        with scope(strategy):
+            model.layers[0].trainable = trainable
+            model.compile(keras.optimizers.Adam(0.1), "mse")
+        model.fit(np.ones((8, 2), "float32"), np.zeros((8, 1), "float32"), batch_size=4, verbose=0)
+        kernels.append(np.asarray(model.layers[0].kernel))
+    return outcome(model, frozen=kernels[0], unfrozen=kernels[1])
+
+
+# Loss scales
+
+
+def scaled(optimizer, initial_scale):
+    return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=initial_scale)
+
+
+@training(tolerance=0.02)
+def mixed_float16(strategy):
+    def make_model():
+        hidden = dense(16, 1, activation="tanh", dtype="mixed_float16")
+        return keras.Sequential([keras.Input((8,)), hidden, dense(1, 2, dtype="mixed_float16")])
+
+    model = compiled(strategy, make_model, lambda: scaled(keras.optimizers.SGD(0.05), 512.0))
+    history = fit(model, *regression(NUM_UNEVEN_ROWS), epochs=2)
+    return outcome(model, history, scale=np.asarray(model.optimizer.dynamic_scale))
+
+
+@training()
+def overflow_on_one_replica(strategy):
+    """Of the four rows of a batch the last is infinite: the step is skipped; the next one is not."""
+    model = linear(strategy, lambda: scaled(keras.optimizers.SGD(0.01), 8.0))
+    x, y = np.ones((4, 2), "float32"), np.zeros((4, 1), "float32")
+    infinite = x.copy()
+    infinite[-1] = np.inf
+    model.fit(infinite, y, batch_size=4, shuffle=False, verbose=0)
+    skipped = flat(model.weights)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return outcome(
+        model,
+        skipped=skipped,
+        scale=np.asarray(model.optimizer.dynamic_scale),
+        updates=np.asarray(model.optimizer.inner_optimizer.iterations),
+    )
+
+
+@training()
+def loss_scale_with_gradient_accumulation(strategy):
+    make_optimizer = functools.partial(keras.optimizers.SGD, 0.05, gradient_accumulation_steps=2)
+    model = compiled(strategy, make_optimizer=lambda: scaled(make_optimizer(), 64.0))
+    history = fit(model, *regression(), epochs=2)
+    return outcome(model, history, copies_that_differ=copies_that_differ(model.variables))
+
+
 # With numbers computed by hand
 
 
-def eight_rows():
-    x = np.arange(16, dtype="float32").reshape(8, 2) / 10
+def numbered_rows(num_rows):
+    x = np.arange(2 * num_rows, dtype="float32").reshape(num_rows, 2) / 10
     return x, (x.sum(1, keepdims=True) * 0.3 + 1).astype("float32")
 
 
-def linear(strategy):
-    def make_model():
-        kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
-        return keras.Sequential([keras.Input((2,)), kernel])
+def eight_rows():
+    return numbered_rows(8)
 
-    return compiled(strategy, make_model, lambda: keras.optimizers.SGD(0.01))
+
+def linear(strategy, make_optimizer=lambda: keras.optimizers.SGD(0.01), num_columns=2, **options):
+    def make_model():
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", kernel_regularizer=regularizer)
+        return keras.Sequential([keras.Input((num_columns,)), layer])
+
+    regularizer = options.pop("kernel_regularizer", None)
+    return compiled(strategy, make_model, make_optimizer, **options)
 
 
 @training()
@@ -585,9 +894,227 @@ def eight_rows_repeated(strategy):
     return outcome(model, model.fit(data, steps_per_epoch=2, shuffle=False, verbose=0))
 
 
+# Of rows and batch sizes that leave an uneven last batch, or begin with one, the weights and the losses.
+UNEVEN_BY_HAND = {
+    (10, 4): ([0.938743, 0.935726], 0.731536, 0.580359),
+    (9, 4): ([0.946218, 0.943476], 0.549142, 0.452785),
+    (5, 4): ([0.998560, 0.999193], 0.293987, None),
+    (10, 5): ([0.969547, 0.968221], 0.759243, 0.663915),
+    (7, 7): ([0.996600, 0.996780], 0.321700, None),
+    (1, 4): ([1.0, 1.001860], 0.864900, None),
+}
+
+
+def in_batches(num_rows, batch_size, **options):
+    """Trains the linear model for one epoch."""
+
+    def train(strategy):
+        model = linear(strategy, **options)
+        x, y = numbered_rows(num_rows)
+        history = model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
+        predicted = model.predict(x, batch_size=batch_size, verbose=0)
+        return outcome(
+            model,
+            history,
+            evaluated=model.evaluate(x, y, batch_size=batch_size, verbose=0),
+            predicted=predicted,
+            copies_that_differ=copies_that_differ(model.variables),
+        )
+
+    return train
+
+
+for _rows, _size in UNEVEN_BY_HAND:
+    TRAININGS[f"{_rows}_rows_in_batches_of_{_size}"] = Training(in_batches(_rows, _size), SGD)
+TRAININGS["l2_regularizer_by_hand"] = Training(in_batches(8, 8, kernel_regularizer=keras.regularizers.L2(0.5)), SGD)
+TRAININGS["clipnorm_by_hand"] = Training(
+    in_batches(8, 8, make_optimizer=lambda: keras.optimizers.SGD(0.1, clipnorm=0.5)), SGD
+)
+TRAININGS["clipvalue_by_hand"] = Training(
+    in_batches(8, 8, make_optimizer=lambda: keras.optimizers.SGD(0.1, clipvalue=0.5)), SGD
+)
+TRAININGS["gradient_accumulation_by_hand"] = Training(
+    in_batches(16, 4, make_optimizer=lambda: keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)), SGD
+)
+
+
+def weighted_rows(y, **weights):
+    def train(strategy):
+        model = linear(strategy, lambda: keras.optimizers.SGD(0.1), num_columns=1, weighted_metrics=["mse"])
+        x = np.arange(1, 5, dtype="float32")[:, np.newaxis]
+        y_column = np.asarray(y, "float32")[:, np.newaxis]
+        return outcome(model, model.fit(x, y_column, batch_size=4, shuffle=False, verbose=0, **weights))
+
+    return train
+
+
+TRAININGS["sample_weight_by_hand"] = Training(
+    weighted_rows([0, 0, 0, 0], sample_weight=np.asarray([1, 1, 0, 0], "float32")), SGD
+)
+TRAININGS["class_weight_by_hand"] = Training(weighted_rows([0, 0, 1, 1], class_weight={0: 1.0, 1: 3.0}), SGD)
+
+
+class Adversaries(keras.Model):
+    """Two networks of one weight and one bias: the first is to look like ones to the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.discriminator = (keras.layers.Dense(1, kernel_initializer="ones") for _ in range(2))
+        self.mean_loss = keras.metrics.Mean(name="discriminator_loss")
+
+    def build(self, shape):
+        self.generator.build(shape)
+        self.discriminator.build(shape)
+
+    def compile(self, generator_optimizer, discriminator_optimizer):
+        super().compile()
+        self.optimizers = generator_optimizer, discriminator_optimizer
+
+    def train_step(self, x):
+        def looks_real(values):
+            return tf.reduce_mean(tf.square(self.discriminator(values) - 1))
+
+        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        with tf.GradientTape() as tape:
+            loss = looks_real(x) + tf.reduce_mean(tf.square(self.discriminator(self.generator(x))))
+            scaled_loss = loss / num_replicas
+        self._update(tape, scaled_loss, self.discriminator, self.optimizers[1])
+        with tf.GradientTape() as tape:
+            generator_loss = looks_real(self.generator(x)) / num_replicas
+        self._update(tape, generator_loss, self.generator, self.optimizers[0])
+        self.mean_loss.update_state(loss)
+        return {"discriminator_loss": self.mean_loss.result()}
+
+    def _update(self, tape, loss, network, optimizer):
+        variables = network.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+
+@training(tolerance=ADAM)
+def adversaries(strategy):
+    with scope(strategy):
+        model = Adversaries()
+        model.build((None, 1))
+        optimizers = keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.05)
+        model.compile(*optimizers)
+    x = np.asarray([[0.25], [0.5], [0.75], [1.0]], "float32")
+    history = model.fit(x, batch_size=4, epochs=3, shuffle=False, verbose=0)
+    updates = [int(np.asarray(optimizer.iterations)) for optimizer in optimizers]
+    return outcome(model, history, *optimizers, weights=flat(model.trainable_weights), updates=updates)
+
+
+@training(tolerance=ADAM)
+def custom_loop_with_uneven_batches(strategy):
+    with scope(strategy):
+        weights, optimizer = tf.Variable(tf.ones([2, 1])), keras.optimizers.Adam(0.1)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.nn.compute_average_loss(tf.reduce_sum(tf.square(x @ weights), -1), global_batch_size=4)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        return loss
+
+    @tf.function(reduce_retracing=True)
+    def step_of_all(x):
+        return step(x) if strategy is None else strategy.reduce("SUM", strategy.run(step, args=(x,)), axis=None)
+
+    data = tf.data.Dataset.from_tensor_slices(np.ones((10, 2), "float32")).batch(4)
+    data = data if strategy is None else strategy.experimental_distribute_dataset(data)
+    losses = [float(step_of_all(x)) for x in data]
+    updates = np.asarray(optimizer.iterations)
+    return {"losses": losses, "weights": np.asarray(weights), "updates": updates}
+
+
+@training()
+def complex_weight(strategy):
+    with scope(strategy):
+        weight, optimizer = tf.Variable(1.0 + 0.0j, dtype=tf.complex64), keras.optimizers.SGD(0.1)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(tf.math.real(tf.cast(x, tf.complex64) * weight))) / 4
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        return loss
+
+    step_of_all = tf.function(step if strategy is None else lambda x: strategy.run(step, args=(x,)))
+    data = tf.data.Dataset.from_tensor_slices(np.arange(1, 5, dtype="float32")).batch(4)
+    for x in data if strategy is None else strategy.experimental_distribute_dataset(data):
+        step_of_all(x)
+    return {"weight": np.asarray(weight)}
+
+
+@training()
+def embedding_by_hand(strategy):
+    def make_model():
+        words = keras.layers.Embedding(6, 2, embeddings_initializer="ones")
+        last = keras.layers.Dense(1, kernel_initializer="ones")
+        return keras.Sequential([keras.Input((3,), dtype="int32"), words, keras.layers.Flatten(), last])
+
+    model = compiled(strategy, make_model, lambda: keras.optimizers.SGD(0.1))
+    x = np.asarray([[0, 0, 1], [0, 2, 2], [1, 1, 1], [5, 0, 2]], "int32")
+    history = model.fit(x, np.arange(1.0, 5.0, dtype="float32")[:, None], batch_size=4, shuffle=False, verbose=0)
+    return outcome(model, history, first_column=np.asarray(model.layers[0].embeddings)[:, 0])
+
+
+@training()
+def batch_normalization_by_hand(strategy):
+    model = normalized(strategy, synchronized=True)
+    layer = model.layers[0]
+    return {"mean": np.asarray(layer.moving_mean), "variance": np.asarray(layer.moving_variance)}
+
+
+def normalized(strategy, synchronized):
+    """Returns a model of BatchNormalization after one step with two rows about 1 and two about 12."""
+    make_layer = functools.partial(keras.layers.BatchNormalization, momentum=0.5, synchronized=synchronized)
+    model = compiled(strategy, lambda: keras.Sequential([keras.Input((1,)), make_layer()]), metrics=[])
+    x = np.asarray([[0.0], [2.0], [10.0], [14.0]], "float32")
+    model.fit(x, x, batch_size=4, shuffle=False, verbose=0)
+    return model
+
+
+@training()
+def schedule_by_hand(strategy):
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.1, 0.01])
+    model = linear(strategy, lambda: keras.optimizers.SGD(rate))
+    x, y = numbered_rows(16)
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    optimizer = model.optimizer
+    return outcome(model, updates=np.asarray(optimizer.iterations), rate=np.asarray(optimizer.learning_rate))
+
+
+BY_HAND: dict[str, dict[str, Any]] = {
+    "one_step_on_eight_rows": {"weights": [0.993420, 0.993320]},
+    "l2_regularizer_by_hand": {"weights": [0.983420, 0.983320], "history_loss": [1.414100]},
+    "clipnorm_by_hand": {"weights": [0.964912, 0.964379]},
+    "clipvalue_by_hand": {"weights": [0.95, 0.95]},
+    "gradient_accumulation_by_hand": {"weights": [0.883689, 0.879072], "history_loss": [2.960135]},
+    "sample_weight_by_hand": {"weights": [0.75], "history_loss": [1.25], "history_mse": [2.5]},
+    "class_weight_by_hand": {"weights": [-1.95], "history_loss": [11.0]},
+    "unused_variable": {"weights": [0.8, 1, 1, 1]},
+    "nothing_to_train": {"loss": [1.0], "predicted": [[2.0]] * 4},
+    "freeze_train_unfreeze_train": {"frozen": np.ones((2, 2))},
+    "complex_weight": {"weight": -0.5},
+    "embedding_by_hand": {"first_column": [0.2, 0.3, 0.5, 1, 1, 0.9]},
+    "overflow_on_one_replica": {"skipped": [1, 1], "weights": [0.96, 0.96], "scale": 4, "updates": 1},
+    "batch_normalization_by_hand": {"mean": [3.25], "variance": [16.875]},
+    "schedule_by_hand": {"updates": 4, "rate": 0.01},
+    "adversaries": {"weights": [1.09142, 0.21302, 0.88568, -0.07495], "updates": [3, 3]},
+    "custom_loop_with_uneven_batches": {"losses": [4.0, 3.24001, 1.28133], "updates": 3},
+    "no_retracing_from_epoch_to_epoch": {"more_traces": 0},
+}
+for (_rows, _size), (_weights, _loss, _evaluated) in UNEVEN_BY_HAND.items():
+    BY_HAND[f"{_rows}_rows_in_batches_of_{_size}"] = {"weights": _weights, "history_loss": [_loss]}
+
+
 def assert_numbers_computed_by_hand(recorded_of) -> None:
     near = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
-    near(recorded_of("one_step_on_eight_rows")["weights"], [0.993420, 0.993320])
+    for name, expected in BY_HAND.items():
+        arrays = recorded_of(name)
+        for array, values in expected.items():
+            near(arrays[array], values, err_msg=f"{array} of {name}")
+    for (num_rows, batch_size), (_, _, evaluated) in UNEVEN_BY_HAND.items():
+        if evaluated is not None:
+            near(recorded_of(f"{num_rows}_rows_in_batches_of_{batch_size}")["evaluated"][0], evaluated)
     for name in ("eight_rows_as_arrays", "eight_rows_as_a_data_set", "eight_rows_repeated"):
         arrays = recorded_of(name)
         near(arrays["weights"], [0.986725, 0.986515])
@@ -595,10 +1122,76 @@ def assert_numbers_computed_by_hand(recorded_of) -> None:
     arrays = recorded_of("eight_rows_as_arrays")
     near(arrays["evaluated"], [0.396910, 0.549296])
     near(arrays["predicted"], eight_rows()[0] @ arrays["weights"][:, np.newaxis])
+    near(recorded_of("freeze_train_unfreeze_train")["unfrozen"], np.full((2, 2), 0.804106), rtol=1e-4)
+
+
+# What differs by design, or by the number of workers
+
+
+def unsynchronized_batch_normalization(strategy):
+    """Returns the moving statistics, of which every replica has the same, whatever its own batches were."""
+    model = normalized(strategy, synchronized=False)
+    layer = model.layers[0]
+    x = np.asarray([[1.0], [2.0], [5.0]], "float32")
+    with scope(strategy):
+        later = keras.models.clone_model(model)
+        later.set_weights(model.get_weights())
+    return {
+        "mean": np.asarray(layer.moving_mean),
+        "variance": np.asarray(layer.moving_variance),
+        "copies_that_differ": copies_that_differ(model.variables),
+        "predicted": model.predict(x, verbose=0),
+        "predicted_with_the_same_weights": later.predict(x, verbose=0),
+    }
+
+
+def refusal_of_jit_compile(strategy):
+    model = compiled(strategy, jit_compile=True)
+    try:
+        fit(model, *regression(), epochs=1)
+    except ValueError as error:
+        return {"message": str(error)}
+    return {"message": "trained"}
+
+
+OWN_BATCHES = ((6, 3), (4, 0))
+
+
+def batches_of(worker, count):
+    """Returns the data set of one worker: `count` batches of 4 rows."""
+    return tf.data.Dataset.from_tensor_slices(regression(24, seed=worker)).batch(4).take(count)
+
+
+def own_batches(strategy, counts):
+    """Trains with as many batches on each worker as `counts` tells by its rank."""
+    model = compiled(strategy)
+    data = strategy.distribute_datasets_from_function(
+        lambda context: batches_of(context.input_pipeline_id, counts[context.input_pipeline_id])
+    )
+    return outcome(model, model.fit(data, epochs=2, verbose=0))
+
+
+def record_own_batches(folder, strategy) -> None:
+    for counts in OWN_BATCHES:
+        record(folder, f"own batches {counts}", functools.partial(own_batches, strategy, counts))
+
+
+def own_batches_on_one_device(counts, devices_per_worker):
+    """Trains on the batches that the workers of `own_batches` take in the same step, joined into one."""
+    batches = [list(batches_of(worker, count)) for worker, count in enumerate(counts)]
+    steps = [range(start, start + devices_per_worker) for start in range(0, max(counts), devices_per_worker)]
+    joined = [
+        [np.concatenate(part) for part in zip(*(own[i] for own in batches for i in step if i < len(own)), strict=True)]
+        for step in steps
+    ]
+    signature = (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 1)))
+    data = tf.data.Dataset.from_generator(lambda: iter([tuple(pair) for pair in joined]), output_signature=signature)
+    model = compiled(None)
+    return as_arrays(outcome(model, model.fit(data, epochs=2, verbose=0)))
 
 
 # What two replicas have shown of kinds of models and data needs no showing on four.
-_ON_TWO_REPLICAS_ONLY = {
+_KINDS_OF_MODELS = {
     "validation_data_and_callbacks",
     "unbuilt_sequential",
     "functional",
@@ -609,7 +1202,29 @@ _ON_TWO_REPLICAS_ONLY = {
     "global_clipnorm",
     "clipvalue",
 }
-ON_FOUR_REPLICAS = tuple(name for name in TRAININGS if name not in _ON_TWO_REPLICAS_ONLY)
+# Features whose arithmetic is that of a replica, or of a reduction that others show.
+_ON_ONE_MACHINE_ONLY = {
+    "steps_per_execution_with_uneven_batches",
+    "validation_split_with_uneven_batches",
+    "class_weights",
+    "l2_regularizer",
+    "sgd_with_weight_decay",
+    "adamw",
+    "moving_average",
+    "constraint",
+    "frozen_layer",
+    "mixed_float16",
+    "loss_scale_with_gradient_accumulation",
+    "evaluate_uneven_rows_with_several_metrics",
+    "mean_with_sample_weight",
+    "add_loss",
+    "activity_regularizer",
+    "moving_average_that_overwrites",
+    "gradient_accumulation",
+    "gradient_accumulation_of_an_embedding",
+}
+BETWEEN_TWO_WORKERS = tuple(name for name in TRAININGS if name not in _ON_ONE_MACHINE_ONLY)
+ON_FOUR_REPLICAS = tuple(name for name in BETWEEN_TWO_WORKERS if name not in _KINDS_OF_MODELS)
 
 # Those that are worth a run with buckets of a few bytes.
 IN_SMALL_BUCKETS = ("sgd_with_momentum", "embedding", "one_step_on_eight_rows")

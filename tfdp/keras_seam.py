@@ -43,7 +43,7 @@ PRIVATE_NAMES = {
         "_apply_weight_decay",
     ),
     keras.optimizers.LossScaleOptimizer: ("_tf_apply", "_stateful_handle_non_finite_grads"),
-    base_trainer.Trainer: ("_symbolic_build",),
+    base_trainer.Trainer: ("_symbolic_build", "_flatten_metrics_in_order"),
     keras_trainer.TensorFlowTrainer: ("_maybe_symbolic_build", "_make_function"),
     keras_loss: (
         "reduce_values",
@@ -190,10 +190,13 @@ def _accumulate_then_reduce(
     steps = optimizer.gradient_accumulation_steps
     sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
 
+    def own(local: Sequence[Any]) -> list[tf.Tensor]:
+        return [tf.convert_to_tensor(gradient) for gradient in _without_rows_nothing(local)]
+
     def update(local: Sequence[Any]) -> None:
         held = [tf_seam.local_variable(total.value) for total in sums]
-        means = [(tf.convert_to_tensor(gradient) + total) / steps for gradient, total in zip(local, held, strict=True)]
-        means = _reduce(reducer, optimizer, means, variables)
+        means = [(gradient + total) / steps for gradient, total in zip(own(local), held, strict=True)]
+        means = reducer.reduce(optimizer, means, variables)
         with _set(_gradients_are_reduced, True):
             means = optimizer._clip_gradients(means)
             optimizer._apply_weight_decay(variables)
@@ -204,8 +207,8 @@ def _accumulate_then_reduce(
                 component.assign(tf.zeros_like(component))
 
     def accumulate(local: Sequence[Any]) -> None:
-        for gradient, total in zip(local, sums, strict=True):
-            tf_seam.local_variable(total.value).assign_add(tf.convert_to_tensor(gradient))
+        for gradient, total in zip(own(local), sums, strict=True):
+            tf_seam.local_variable(total.value).assign_add(gradient)
 
     def choose(strategy: tf.distribute.Strategy, per_replica: Sequence[Any], share: Share | None) -> None:
         def on_replicas(function: Callable[..., None]) -> Callable[[], tf.Tensor]:
@@ -261,6 +264,8 @@ def _reduce_then_test(
     finite = optimizer.check_finite(grads)
     if accumulates:
         context = tf.distribute.get_replica_context()
+        share = _share.get()
+        finite = finite if share is None else finite | (share.rows == 0)
         finite = tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)), 0)
 
     def apply(local: Sequence[Any]) -> None:
@@ -303,19 +308,25 @@ def _overwrite_locally(
 
 
 def _reduce(reducer: GradientReducer, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Returns the sums; a replica without rows, whose gradients may be NaN, adds nothing."""
+    return reducer.reduce(optimizer, _without_rows_nothing(gradients), variables)
+
+
+def _without_rows_nothing(gradients: Sequence[Any]) -> list[Any]:
+    """Returns the gradients; zeros on a replica without rows, where they may be NaN."""
     share = _share.get()
-    if share is not None:
-        # A choice, not a product: it passes on the tensors that are there, one by one, without a copy.
-        dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
-        chosen = tf.cond(
-            share.rows > 0,
-            lambda: [tf.identity(gradients[i]) for i in dense],
-            lambda: [tf.zeros_like(gradients[i]) for i in dense],
-        )
-        by_index = dict(zip(dense, chosen, strict=True))
-        gradients = [by_index[i] if i in by_index else _zero_without_rows(g, share) for i, g in enumerate(gradients)]
-    return reducer.reduce(optimizer, gradients, variables)
+    if share is None:
+        return list(gradients)
+    # A choice, not a product: it passes on the tensors that are there, one by one, without a copy.
+    dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
+    chosen = tf.cond(
+        share.rows > 0,
+        lambda: [tf.identity(gradients[i]) for i in dense],
+        lambda: [tf.zeros_like(gradients[i]) for i in dense],
+    )
+    by_index = dict(zip(dense, chosen, strict=True))
+    return [
+        by_index[i] if i in by_index else _zero_without_rows(gradient, share) for i, gradient in enumerate(gradients)
+    ]
 
 
 def _zero_without_rows(gradient: Any, share: Share) -> Any:
@@ -435,9 +446,9 @@ def _make_weighted_function(
 
 
 def _share_of(data: Any) -> Share | None:
-    """Returns this replica's share of the batch, or None where all shares are equal by their static shapes."""
+    """Returns this replica's share of the batch, or None where it has no rows to count."""
     leaves = [leaf for leaf in keras.tree.flatten(data) if hasattr(leaf, "shape") and leaf.shape.rank]
-    if not leaves or (leaves[0].shape[0] is not None and not tf.executing_eagerly()):
+    if not leaves:
         return None
     first = leaves[0]
     rows = tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.int32)
@@ -503,7 +514,12 @@ def _on_split_batch(
     if class_weight is not None and sample_weight is None:
         sample_weight = data_adapter_utils.class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
     x, y, sample_weight = (_split_rows(strategy, part) for part in (x, y, sample_weight))
-    return original(trainer, x, y=y, sample_weight=sample_weight, **kwargs)
+    return_dict = kwargs.pop("return_dict", False)
+    logs = original(trainer, x, y=y, sample_weight=sample_weight, return_dict=True, **kwargs)
+    # Keras gives the mean of the replicas' results, as if each had as many rows.
+    exact = {name: float(value) for name, value in trainer.get_metrics_result().items() if not hasattr(value, "items")}
+    logs = {name: exact.get(name, value) for name, value in logs.items()}
+    return logs if return_dict else trainer._flatten_metrics_in_order(logs)
 
 
 def _predict_on_split_batch(reducer_of: ReducerOf, original: Callable[..., Any], trainer: Any, x: Any) -> Any:

@@ -81,6 +81,8 @@ class GradientReducer:
         group = _Metered(self._communicators[local_id])
         reduced: list[Any] = list(gradients)
         dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
+        for i in dense:
+            gradients[i].set_shape(variables[i].shape)  # masks and ragged data lose it on the way
         sizes = [_num_bytes(gradients[i]) for i in dense]
         plan = buckets.plan_buckets(sizes, [gradients[i].dtype for i in dense], self._bucket_bytes)
         for index, bucket in enumerate(plan):

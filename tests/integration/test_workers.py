@@ -27,8 +27,9 @@ rank = strategy.cluster_resolver.task_id
 # At last one worker collects its garbage, an old optimizer among it, and the other does not.
 ONE_DEVICE_EACH = """
 assert strategy.num_replicas_in_sync == 2
-trainings.record_all(folder, strategy)
+trainings.record_all(folder, strategy, trainings.BETWEEN_TWO_WORKERS)
 trainings.record_compression(folder, tfdp.MultiWorkerMirroredStrategy)
+trainings.record_own_batches(folder, strategy)
 
 gc.disable()
 train = trainings.TRAININGS["embedding"].function
@@ -44,6 +45,7 @@ trainings.record_all(folder, strategy, trainings.ON_FOUR_REPLICAS)
 for name in trainings.COMPRESSORS:
     later = tfdp.MultiWorkerMirroredStrategy(compression=name, bucket_bytes=64)
     trainings.record(folder, f"compressed by {name}", functools.partial(trainings.compressed, later))
+trainings.record_own_batches(folder, strategy)
 
 local = tfdp.MirroredStrategy()
 assert local.num_replicas_in_sync == 2
@@ -54,7 +56,7 @@ if rank == 1:
     train(local)
 trainings.record(folder, "after local on one worker", lambda: train(strategy))
 """
-LAYOUTS = {"2 workers": tuple(trainings.TRAININGS), "2 workers of 2 devices": trainings.ON_FOUR_REPLICAS}
+LAYOUTS = {"2 workers": trainings.BETWEEN_TWO_WORKERS, "2 workers of 2 devices": trainings.ON_FOUR_REPLICAS}
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,16 @@ def test_predictions_have_the_number_and_the_order_of_the_rows(results, layout, 
     received = on_both_workers(results, layout, "predict_of_any_size")[f"{size}_rows"]
     expected = trainings.on_one_device("predict_of_any_size")["33_rows"][:size]
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("layout", "devices_per_worker"), zip(LAYOUTS, (1, 2), strict=True))
+@pytest.mark.parametrize("counts", trainings.OWN_BATCHES)
+def test_workers_with_different_numbers_of_batches_end_together_and_equal(results, layout, devices_per_worker, counts):
+    expected = trainings.own_batches_on_one_device(counts, devices_per_worker)
+    complaints = trainings.differences(
+        expected, on_both_workers(results, layout, f"own batches {counts}"), trainings.SGD
+    )
+    assert not complaints, "\n".join(complaints)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
