@@ -54,6 +54,7 @@ PRIVATE_NAMES = {
     ),
     keras_trainer.TFEpochIterator: ("_get_iterator",),
     epoch_iterator.EpochIterator: ("reset",),
+    keras_variables.Variable: ("__init__",),
     keras_core.Variable: ("_initialize",),
     data_adapter_utils: ("class_weight_to_sample_weights",),
 }
