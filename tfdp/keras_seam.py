@@ -231,6 +231,8 @@ def _accumulate_then_reduce(
                 lambda: _after(optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables)),
                 lambda: tf.constant(0),
             )
+    if "assign_add" in base_optimizer.BaseOptimizer._backend_apply_gradients.__code__.co_names:
+        optimizer._iterations.assign_add(1)  # older Keras counts here, later ones where this is called
 
 
 def _reduce_then_test(
@@ -557,7 +559,7 @@ def _split_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:
             lambda context: part(array, context.replica_id_in_sync_group)
         )
 
-    return keras.tree.map_structure(split, batch, none_is_leaf=False) if batch is not None else None
+    return tf.nest.map_structure(split, batch)
 
 
 # Building: from what one replica will see.
