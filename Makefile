@@ -58,7 +58,8 @@ clean:
 
 .venv-oldest/.installed: setup.cfg pyproject.toml | .venv-oldest/bin/python
 	@echo 'Installing tfdp[test], TensorFlow 2.18 and Keras 3.8 into .venv-oldest: a few minutes the first time.'
-	@.venv-oldest/bin/python $(PIP_INSTALL) 'tensorflow==2.18.*' 'keras==3.8.*' --editable '.[test]'
+	@# Later versions of tensorflow-metadata need a later protobuf than TensorFlow 2.18 takes, and do not say so.
+	@.venv-oldest/bin/python $(PIP_INSTALL) 'tensorflow==2.18.*' 'keras==3.8.*' 'tensorflow-metadata<1.18' --editable '.[test]'
 	@touch $@
 
 # Kept between runs: a pattern rule's targets would count as intermediate files.

@@ -63,7 +63,7 @@ LAYOUTS = {"2 workers": trainings.BETWEEN_TWO_WORKERS, "2 workers of 2 devices":
 def results(tmp_path_factory):
     """The folder of what the trainings returned, by layout and worker."""
     folder = tmp_path_factory.mktemp("workers")
-    layouts = zip(LAYOUTS, (ONE_DEVICE_EACH, TWO_DEVICES_EACH), (1, 2), strict=True)
+    layouts = list(zip(LAYOUTS, (ONE_DEVICE_EACH, TWO_DEVICES_EACH), (1, 2), strict=True))
     for layout, program, num_devices in layouts:
         (folder / layout).mkdir()
         settings = {"TFDP_DEVICES_PER_WORKER": str(num_devices), "TFDP_START_TIMEOUT": "20"}
@@ -107,7 +107,7 @@ def test_predictions_have_the_number_and_the_order_of_the_rows(results, layout, 
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("layout", "devices_per_worker"), zip(LAYOUTS, (1, 2), strict=True))
+@pytest.mark.parametrize(("layout", "devices_per_worker"), list(zip(LAYOUTS, (1, 2), strict=True)))
 @pytest.mark.parametrize("counts", trainings.OWN_BATCHES)
 def test_workers_with_different_numbers_of_batches_end_together_and_equal(results, layout, devices_per_worker, counts):
     expected = trainings.own_batches_on_one_device(counts, devices_per_worker)
