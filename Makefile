@@ -19,7 +19,7 @@ KERAS_HOME_IN = KERAS_HOME="$(CURDIR)/$(1)/keras"
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint test-oldest parity clean
+.PHONY: help demo test lint test-oldest parity bench-kernels clean
 
 help:
 	@echo 'make demo         train on handwritten digits with two workers'
@@ -27,6 +27,7 @@ help:
 	@echo 'make lint         lint and types alone'
 	@echo 'make test-oldest  the tests with the oldest supported TensorFlow and Keras'
 	@echo 'make parity       write docs/parity.md: what every strategy gives beside one device'
+	@echo 'make bench-kernels  how long compressors compute, beside a copy'
 	@echo 'make clean        remove the environments, caches and builds'
 
 demo: .venv/.installed-examples
@@ -45,6 +46,9 @@ test-oldest: .venv-oldest/.installed
 
 parity: .venv/.installed-test
 	$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" PYTHONPATH=tests .venv/bin/python tests/parity_table.py
+
+bench-kernels: .venv/.installed-test
+	env $$(.venv/bin/tfdp env) $(call KERAS_HOME_IN,.venv) .venv/bin/python tests/benchmarks/kernels.py
 
 clean:
 	rm -rf .venv .venv-oldest build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -53,12 +53,15 @@ class Layout(NamedTuple):
         make_strategy: an expression.
         num_devices: of each process.
         num_workers: processes of a cluster, or 0 for one process without a cluster.
+        band: how far losses may be from those of one device, relative, where compression loses something; 0 asks for
+            equality.
     """
 
     heading: str
     make_strategy: str
     num_devices: int = 1
     num_workers: int = 0
+    band: float = 0.0
 
 
 ONE_DEVICE = Layout("one device", "None")
@@ -70,6 +73,21 @@ LAYOUTS = (
     Layout("tfdp Mirrored, 4", "tfdp.MirroredStrategy()", 4),
     Layout("tfdp 2 workers", "tfdp.MultiWorkerMirroredStrategy()", 1, 2),
     Layout("tfdp 2 workers of 2", "tfdp.MultiWorkerMirroredStrategy()", 2, 2),
+    Layout("bf16, 2 workers", 'tfdp.MultiWorkerMirroredStrategy(compression="bf16")', 1, 2, 0.05),
+    Layout(
+        "int8 and error feedback, Mirrored, 2",
+        "tfdp.MirroredStrategy(compression=trainings.COMPRESSORS['int8'].build())",
+        2,
+        0,
+        0.05,
+    ),
+    Layout(
+        "sign and error feedback, Mirrored, 2",
+        "tfdp.MirroredStrategy(compression=trainings.COMPRESSORS['sign'].build())",
+        2,
+        0,
+        0.5,
+    ),
 )
 
 
@@ -133,6 +151,8 @@ def entry(name: str, layout: Layout, folder: Path) -> str:
     received = [trainings.recorded(rank, name) for rank in ranks]
     if any(one[array].tobytes() != received[0][array].tobytes() for one in received for array in one):
         return "workers differ"
+    if layout.band:
+        return how_near(expected, received[0], layout.band)
     tolerance = trainings.TRAININGS[name].tolerance
     if not trainings.differences(expected, received[0], tolerance):
         return "equal"
@@ -150,6 +170,22 @@ def how_far(expected: dict[str, np.ndarray], received: dict[str, np.ndarray]) ->
     distances = [d for array, d in zip(expected, distances, strict=True) if array != "copies_that_differ"]
     words = f"differs by {max(distances):.1g}" if np.all(np.isfinite(distances)) else "differs: not finite"
     return f"{words}, replicas drift apart" if drifted else words
+
+
+def how_near(expected: dict[str, np.ndarray], received: dict[str, np.ndarray], band: float) -> str:
+    """Returns how far the losses of a training with lossy compression are from those of one device."""
+    if not all(np.all(np.isfinite(values)) == np.all(np.isfinite(expected[name])) for name, values in received.items()):
+        return "not finite"
+    if "copies_that_differ" in received and received["copies_that_differ"] > 0:
+        return "replicas drift apart"
+    losses = [name for name in expected if "loss" in name and expected[name].size]
+    if not losses:
+        return "in step"
+    distances = [
+        np.max(np.abs(received[name] - expected[name])) / max(np.max(np.abs(expected[name])), 1e-9) for name in losses
+    ]
+    within = "in step" if max(distances) <= band else "**out of its band**"
+    return f"{within}, {max(distances):.1g}"
 
 
 def in_words(error: str) -> str:
@@ -171,11 +207,14 @@ them, evaluations, predictions and counters. This page is written by `make parit
 - **equal**: every compared array is at most the tolerance from that of one device, relative to the array's largest
   element; all copies of every variable that replicas share have the same bits; and all workers return the same bits.
 - **differs by** X: the largest such distance. **replicas drift apart**: copies of a variable are no longer the same.
+- **in step**, X: for lossy compression of every gradient, however small: all values are finite, all copies and workers
+  have the same bits, and no loss is further than X from that of one device, relative to the largest. The band is
+  {bands}.
 - **error**: the training ends with an exception; its first words follow. **hang**: it does not end in {seconds:.0f} s.
 
 "Stock" is TensorFlow's own `tf.distribute.MirroredStrategy` with the same Keras, on two devices.
 
-| layout | equal | of |
+| layout | equal, or in step | of |
 |---|---|---|
 {summary}
 
@@ -192,7 +231,7 @@ Made with {versions}, on CPU devices of {processor}.
 ## What the table does not cover
 
 Inputs such as strings and ragged or sparse tensors; random numbers (dropout, augmentation, shuffling); what only the
-chief does (evaluating, saving, callbacks); saving and loading; compression other than `none`.
+chief does (evaluating, saving, callbacks); saving and loading.
 
 ## The table
 
@@ -207,16 +246,26 @@ def page(folder: Path, names: list[str]) -> str:
     ]
     lines = [headings, ["---"] * len(headings), *rows]
     summary = [
-        f"| {layout.heading} | {sum(cells[column] == 'equal' for cells in entries.values())} | {len(names)} |"
+        f"| {layout.heading} | {sum(is_right(cells[column]) for cells in entries.values())} | {len(names)} |"
         for column, layout in enumerate(LAYOUTS)
         if layout != ONE_DEVICE
     ]
     packages = ", ".join(f"{package.__name__} {package.__version__}" for package in (tfdp, tf, keras))
     versions = f"{packages}, Python {platform.python_version()}"
     introduction = INTRODUCTION.format(
-        seconds=TRAINING_SECONDS, summary="\n".join(summary), versions=versions, processor=processor()
+        seconds=TRAINING_SECONDS,
+        summary="\n".join(summary),
+        versions=versions,
+        processor=processor(),
+        bands=" and ".join(
+            f"{layout.band:g} for {layout.heading.split()[0].strip(',')}" for layout in LAYOUTS if layout.band
+        ),
     )
     return introduction + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def is_right(cell: str) -> bool:
+    return cell == "equal" or cell.startswith("in step")
 
 
 def processor() -> str:

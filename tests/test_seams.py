@@ -64,7 +64,13 @@ NAMES = {
         "context",
     ],
     "tensorflow.python.framework.ops": ["get_default_graph"],
-    "tensorflow.python.ops.collective_ops": ["all_gather_v2", "all_reduce_v2", "broadcast_recv", "broadcast_send"],
+    "tensorflow.python.ops.collective_ops": [
+        "all_gather_v2",
+        "all_reduce_v2",
+        "all_to_all_v2",
+        "broadcast_recv",
+        "broadcast_send",
+    ],
     "tensorflow.python.ops.resource_variable_ops": ["ResourceVariable"],
     "keras.src.layers.layer": ["Layer._flatten_layers"],
 }

@@ -1,13 +1,14 @@
 """Data parallelism for Keras 3 on TensorFlow that gives the result of one device and waits less for the network."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "__version__", "compression"]
+__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "__version__", "callbacks", "compression"]
 
 if TYPE_CHECKING:
-    from tfdp import compression
+    from tfdp import callbacks, compression
     from tfdp.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
 
 
@@ -17,10 +18,8 @@ def __getattr__(name: str) -> Any:
         from tfdp import strategies
 
         return getattr(strategies, name)
-    if name == "compression":
-        import tfdp.compression
-
-        return tfdp.compression
+    if name in ("callbacks", "compression"):
+        return importlib.import_module(f"tfdp.{name}")
     raise AttributeError(f"module 'tfdp' has no attribute {name!r}. It has {', '.join(__all__)}.")
 
 

@@ -19,7 +19,7 @@ from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
-from keras.src.trainers import epoch_iterator
+from keras.src.trainers import data_adapters, epoch_iterator
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import data_adapter_utils
 
@@ -56,6 +56,7 @@ PRIVATE_NAMES = {
     epoch_iterator.EpochIterator: ("reset",),
     keras_variables.Variable: ("__init__",),
     keras_core.Variable: ("_initialize",),
+    data_adapters: ("is_tf_dataset",),
     data_adapter_utils: ("class_weight_to_sample_weights",),
 }
 
@@ -114,6 +115,7 @@ def install(reducer_of: ReducerOf) -> None:
         (trainer, "train_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
+        (data_adapters, "is_tf_dataset", _is_tf_dataset),
         (keras_loss, "scale_loss_for_distribution", _scale_by_share),
         (keras_loss, "unscale_loss_for_distribution", _unscale_by_share),
         (keras_loss, "reduce_values", _reduce_values_over_all),
@@ -480,6 +482,11 @@ def _average_moving_statistics(trainer: Any) -> None:
     operation = tf.distribute.ReduceOp.MEAN if share is None else tf.distribute.ReduceOp.SUM
     for variable, value in zip(variables, context.all_reduce(operation, values), strict=True):
         tf_seam.local_variable(variable.value).assign(value)
+
+
+def _is_tf_dataset(original: Callable[..., Any], dataset: Any) -> bool:
+    """Whether `dataset` is one of TensorFlow's; older Keras does not know those that are made by a function."""
+    return original(dataset) or tf_seam.is_made_by_function(dataset)
 
 
 def _count_steps_of_all(reducer_of: ReducerOf, original: Callable[..., Any], iterator: Any) -> None:

@@ -2,26 +2,33 @@
 
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp import buckets, tf_seam
+from tfdp import buckets, sparse, tf_seam
 from tfdp.collectives import Communicator
-from tfdp.compression import Compressor, none
+from tfdp.compression import Compressor, all_finite, describe, none
+from tfdp.compression_state import CompressionState, Slot
+from tfdp.traffic import CompressionReport, VariableTraffic, bytes_on_the_wire
 
 
-class GradientTraffic(NamedTuple):
-    """Bytes of dense gradients that one replica hands to collectives in a step.
+class _Plan(NamedTuple):
+    """How one gradient travels.
 
     Attributes:
-        uncompressed_bytes: as they come from backpropagation.
-        sent_bytes: as they leave, compressed.
+        slot: whose it is.
+        compressor: what reduces it.
+        spec: its variable's shape, its own dtype, and as its name the variable's path.
+        is_sparse: whether it is IndexedSlices.
     """
 
-    uncompressed_bytes: int
-    sent_bytes: int
+    slot: Slot
+    compressor: Compressor
+    spec: tf.TensorSpec
+    is_sparse: bool
 
 
 class GradientReducer:
@@ -44,12 +51,15 @@ class GradientReducer:
                 collective.
         """
         self._communicators, self._compressor, self._bucket_bytes = communicators, compressor, bucket_bytes
-        self._agree = agree
-        self._states: dict[tuple[Any, ...], Any] = {}
+        self._agree, self._exact = agree, none()
+        ranks = [communicator.rank for communicator in communicators]
+        self.state = CompressionState(ranks, communicators[0].size, compressor)
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._next_number = itertools.count()
-        self._plans: set[tuple[int, tuple[str, ...]]] = set()
-        self._traffic: dict[int, GradientTraffic] = {}
+        self._slots: dict[tuple[int, str], Slot] = {}
+        self._num_slots: Counter[int] = Counter()
+        self._agreed: set[tuple[int, tuple[str, ...]]] = set()
+        self._plans: dict[Slot, _Plan] = {}
         self._graphs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
@@ -57,11 +67,19 @@ class GradientReducer:
         """The number of replicas that the gradients are summed over."""
         return self._communicators[0].size
 
-    @property
-    def traffic(self) -> GradientTraffic:
-        """Bytes of one step of every optimizer that has trained so far; zeros before the first step."""
-        totals = [sum(column) for column in zip(*self._traffic.values(), strict=True)] or [0, 0]
-        return GradientTraffic(*totals)
+    def report(self) -> CompressionReport:
+        """Returns what travels for each variable that has had a gradient so far."""
+        return CompressionReport([self._traffic_of(plan) for plan in self._plans.values()], self.num_replicas)
+
+    def _traffic_of(self, plan: _Plan) -> VariableTraffic:
+        num_bytes = (plan.spec.shape.num_elements() or 0) * plan.spec.dtype.size
+        wire_bytes = None
+        if not plan.is_sparse:
+            before = bytes_on_the_wire(self._exact, plan.spec, self.num_replicas)
+            wire_bytes = before, bytes_on_the_wire(plan.compressor, plan.spec, self.num_replicas)
+        state_bytes = self.state.bytes_of(plan.slot)
+        shape = tuple(plan.spec.shape)
+        return VariableTraffic(plan.slot.path, shape, describe(plan.compressor), num_bytes, wire_bytes, state_bytes)
 
     def reduce(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Returns the gradients summed over all replicas; called by every replica in replica context.
@@ -76,45 +94,46 @@ class GradientReducer:
         if tf.executing_eagerly():
             return self._reduce_eagerly(optimizer, gradients, variables)
         number = self._number(optimizer)
-        self._check_agreement(number, gradients, variables)
+        plans = [self._plan(number, *pair) for pair in zip(gradients, variables, strict=True)]
+        self._check_agreement(number, plans)
         local_id = tf_seam.local_replica_id(tf.distribute.get_replica_context())
-        group = _Metered(self._communicators[local_id])
+        group = self._communicators[local_id]
         reduced: list[Any] = list(gradients)
-        dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
+        moves: list[_Move] = []
+        dense = [i for i, plan in enumerate(plans) if not plan.is_sparse]
         for i in dense:
             gradients[i].set_shape(variables[i].shape)  # masks and ragged data lose it on the way
-        sizes = [_num_bytes(gradients[i]) for i in dense]
-        plan = buckets.plan_buckets(sizes, [gradients[i].dtype for i in dense], self._bucket_bytes)
-        for index, bucket in enumerate(plan):
+        sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
+        kinds = [(plans[i].spec.dtype, id(plans[i].compressor)) for i in dense]
+        for index, bucket in enumerate(buckets.plan_buckets(sizes, kinds, self._bucket_bytes)):
             members = [dense[i] for i in bucket]
             name = f"optimizer {number} bucket {index}"
-            keys = [(number, tf_seam.variable_key(variables[i]), local_id) for i in members]
-            totals = self._reduce_bucket([gradients[i] for i in members], keys, group, name)
+            totals, move = self._reduce_bucket(
+                [gradients[i] for i in members], [plans[i] for i in members], local_id, group, name
+            )
+            moves.append(move)
             for i, total in zip(members, totals, strict=True):
                 reduced[i] = total
-        self._traffic[number] = GradientTraffic(sum(sizes), group.sent_bytes)
-        for i, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices):
-                reduced[i] = _gather_slices(gradient, group, f"optimizer {number} slices {i}")
+        for i, plan in enumerate(plans):
+            if plan.is_sparse:
+                name = f"optimizer {number} slices {i}"
+                reduced[i] = sparse.reduce_slices(gradients[i], group, plan.compressor.sparse_dtype, name=name)
+        _move_on(moves, [reduced[i].values for i, plan in enumerate(plans) if plan.is_sparse])
         return reduced
 
     def _reduce_bucket(
-        self, gradients: list[tf.Tensor], keys: list[tuple[Any, ...]], group: "_Metered", name: str
-    ) -> list[tf.Tensor]:
-        compressor = self._compressor if gradients[0].dtype.is_floating else none()
-        variables = [self._state(key, compressor, gradient) for key, gradient in zip(keys, gradients, strict=True)]
+        self, gradients: list[tf.Tensor], plans: list[_Plan], local_id: int, group: Communicator, name: str
+    ) -> tuple[list[tf.Tensor], "_Move"]:
+        compressor = plans[0].compressor
+        variables = [
+            self.state.variables(plan.slot, local_id, compressor, plan.spec, gradient.device)
+            for plan, gradient in zip(plans, gradients, strict=True)
+        ]
         states = tf.nest.map_structure(lambda variable: variable.read_value(), variables)
         result = compressor.reduce(gradients, states, group, name=name)
-        tf.nest.map_structure(lambda variable, value: variable.assign(value), variables, result.states)
-        return result.total
-
-    def _state(self, key: tuple[Any, ...], compressor: Compressor, gradient: tf.Tensor) -> Any:
-        """Returns the variables of one gradient's state, made at their first use on the gradient's device."""
-        if key not in self._states:
-            with tf.init_scope(), tf.device(gradient.device):
-                first = compressor.init(tf.TensorSpec(gradient.shape, gradient.dtype))
-                self._states[key] = tf.nest.map_structure(tf_seam.plain_variable, first)
-        return self._states[key]
+        return result.total, _Move(
+            tf.nest.flatten(variables), tf.nest.flatten(result.states), result.total, result.finite
+        )
 
     def _reduce_eagerly(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces in a tf.function over all local replicas: eager ones run in turn, and would wait for each other."""
@@ -133,47 +152,74 @@ class GradientReducer:
     def _number(self, optimizer: Any) -> int:
         """Returns the position of `optimizer` among those that reduced here: the same on all workers."""
         if optimizer not in self._numbers:  # counted apart: each worker forgets optimizers when it collects its garbage
-            self._numbers[optimizer] = next(self._next_number)
+            number = self._numbers[optimizer] = next(self._next_number)
+            weakref.finalize(optimizer, self._forget, number).atexit = False
         return self._numbers[optimizer]
 
-    def _check_agreement(self, number: int, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _forget(self, number: int) -> None:
+        """Drops what is kept of an optimizer that is gone, and its model with it."""
+        for key in [key for key in self._slots if key[0] == number]:
+            slot = self._slots.pop(key)
+            self._plans.pop(slot, None)
+            self.state.drop(slot)
+
+    def _plan(self, number: int, gradient: Any, variable: Any) -> _Plan:
+        path = getattr(variable, "path", variable.name)
+        key = number, tf_seam.variable_key(variable)
+        if key not in self._slots:
+            self._slots[key] = Slot(number, self._num_slots[number], path)
+            self._num_slots[number] += 1
+        spec = tf.TensorSpec(variable.shape, gradient.dtype, name=path)
+        compressor = self._compressor.for_variable(spec) if gradient.dtype.is_floating else self._exact
+        if not spec.shape.num_elements():
+            compressor = self._exact
+        slot = self._slots[key]
+        self._plans[slot] = _Plan(slot, compressor, spec, isinstance(gradient, tf.IndexedSlices))
+        return self._plans[slot]
+
+    def _check_agreement(self, number: int, plans: Sequence[_Plan]) -> None:
         lines = tuple(
-            f"{gradient.dtype.name} {list(variable.shape)}"
-            + (" as IndexedSlices" if isinstance(gradient, tf.IndexedSlices) else "")
-            for gradient, variable in zip(gradients, variables, strict=True)
+            f"{plan.spec.dtype.name} {list(plan.spec.shape)} by {describe(plan.compressor)}"
+            + (" as IndexedSlices" if plan.is_sparse else "")
+            for plan in plans
         )
-        if (number, lines) not in self._plans:
-            self._plans.add((number, lines))
-            names = [getattr(variable, "path", variable.name) for variable in variables]
-            self._agree(f"the gradients of optimizer {number}", lines, names)
+        if (number, lines) not in self._agreed:
+            self._agreed.add((number, lines))
+            self._agree(f"the gradients of optimizer {number}", lines, [plan.slot.path for plan in plans])
 
 
-class _Metered:
-    """A communicator that counts the bytes handed to it, as the graph of a step is built."""
+class _Move(NamedTuple):
+    """What a bucket's compressor remembers of this step.
 
-    def __init__(self, communicator: Communicator) -> None:
-        self._communicator = communicator
-        self.size, self.rank = communicator.size, communicator.rank
-        self.sent_bytes = 0
+    Attributes:
+        variables: that hold its state.
+        values: what they shall be.
+        total: the reduced gradients.
+        finite: whether these are; None where nobody has looked.
+    """
 
-    def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
-        self.sent_bytes += sum(_num_bytes(tensor) for tensor in tensors)
-        return self._communicator.sum(tensors, name=name)
-
-    def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        self.sent_bytes += _num_bytes(tensor)
-        return self._communicator.gather(tensor, name=name)
-
-
-def _num_bytes(tensor: tf.Tensor) -> int:
-    """Returns the bytes of `tensor`; 0 where its shape is not known before it runs."""
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    variables: list[tf.Variable]
+    values: list[Any]
+    total: list[tf.Tensor]
+    finite: tf.Tensor | None
 
 
-def _gather_slices(slices: tf.IndexedSlices, group: _Metered, name: str) -> tf.IndexedSlices:
-    """Returns the rows of every replica's gradient, exact; rows that several touch appear several times."""
-    return tf.IndexedSlices(
-        values=group.gather(slices.values, name=f"{name} values"),
-        indices=group.gather(slices.indices, name=f"{name} indices"),
-        dense_shape=slices.dense_shape,
-    )
+def _move_on(moves: Sequence[_Move], others: Sequence[tf.Tensor]) -> None:
+    """Gives states their new values, in a step whose reduced gradients are all finite: any other may be skipped.
+
+    Args:
+        moves: of all buckets.
+        others: what was reduced beside them.
+    """
+    if not any(move.variables for move in moves):
+        return
+    finite = [all_finite(move.total) if move.finite is None else move.finite for move in moves]
+    finite = tf.reduce_all([*finite, all_finite(others)] if others else finite)
+
+    def assign() -> tf.Tensor:
+        for move in moves:
+            for variable, value in zip(move.variables, move.values, strict=True):
+                variable.assign(value)
+        return tf.constant(0)
+
+    tf.cond(finite, assign, lambda: tf.constant(0))

@@ -13,7 +13,10 @@ from tfdp import agreement, deadline, keras_seam, tf_seam, topology, versions
 from tfdp import compression as compression_lib
 from tfdp.buckets import DEFAULT_BUCKET_BYTES
 from tfdp.collectives import ClusterCommunicator, StrategyCommunicator
-from tfdp.reducer import GradientReducer, GradientTraffic
+from tfdp.compression import describe
+from tfdp.compression_state import CompressionState
+from tfdp.reducer import GradientReducer
+from tfdp.traffic import CompressionReport
 
 _LOG = logging.getLogger("tfdp")
 
@@ -28,12 +31,16 @@ class _DataParallel:
     _reducer: GradientReducer
 
     @property
-    def gradient_traffic(self) -> GradientTraffic:
-        """Bytes of dense gradients that one replica sends to collectives in a step; zeros before the first step.
+    def compression_state(self) -> CompressionState:
+        """What compression remembers on the replicas of this process, for `tf.train.Checkpoint(strategy_state=...)`."""
+        return self._reducer.state
 
-        An all-reduce of S bytes puts 2 (N - 1) / N x S bytes on the wire for each of N replicas.
+    def compression_report(self) -> CompressionReport:
+        """Returns, for every variable that has had a gradient: its compressor, its bytes a step and its state's memory.
+
+        `print` shows it as a table.
         """
-        return self._reducer.traffic
+        return self._reducer.report()
 
     def scope(self) -> Any:
         """Returns the context manager under which models, optimizers and metrics are made; see tf.distribute.Strategy.
@@ -107,8 +114,8 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
 
         Args:
             devices: names such as "/gpu:0"; None takes all logical GPUs, or all logical CPUs where there are none.
-            compression: what the devices send to each other instead of gradients: "none", "bf16", "fp16" or a
-                `tfdp.compression.Compressor`.
+            compression: what the devices send to each other instead of gradients: a name such as "bf16" or "int8" (see
+                `tfdp.compression.get`) or a `tfdp.compression.Compressor`.
             bucket_bytes: bytes of gradients that are reduced together at most.
             cross_device_ops: how devices reduce; None adds up on one device where all are CPUs of this process, and
                 leaves the choice to TensorFlow (NCCL) elsewhere.
@@ -155,8 +162,8 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             cluster_resolver: who takes part; None reads TF_CONFIG. Without a cluster there is one worker.
             devices: names such as "/gpu:0", as many on every worker; None takes all logical GPUs, or all logical CPUs
                 where there are none.
-            compression: what replicas send to each other instead of gradients: "none", "bf16", "fp16" or a
-                `tfdp.compression.Compressor`; the same on every worker.
+            compression: what replicas send to each other instead of gradients: a name such as "bf16" or "int8" (see
+                `tfdp.compression.get`) or a `tfdp.compression.Compressor`; the same on every worker.
             bucket_bytes: bytes of gradients that travel together at most; the same on every worker.
             communication_options: TensorFlow's options for collectives. Its `timeout_seconds`, 1800 by default, bounds
                 the wait for a worker within a step.
@@ -210,13 +217,6 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             f"{self.num_replicas_in_sync} replica(s). Set TF_CONFIG before the strategy is made. "
             f"Received: TF_CONFIG={now!r}, then: {self._tf_config!r}."
         )
-
-
-def describe(compressor: compression_lib.Compressor) -> str:
-    """Returns what to compare a compressor by: its text, but not where in memory it is."""
-    if type(compressor).__repr__ is object.__repr__:
-        return f"{type(compressor).__name__}()"
-    return repr(compressor)
 
 
 def check_bucket_bytes(bucket_bytes: Any) -> None:

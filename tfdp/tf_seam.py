@@ -412,28 +412,44 @@ def read_published(key: str, timeout_seconds: float) -> str:
     return context.context().get_config_key_value(key, timeout_in_ms=max(1, int(timeout_seconds * 1000)))
 
 
-def reduce_tensor(
-    launcher: Launcher, tensor: tf.Tensor, *, key: Any, token: Any, device: str, options: Any
-) -> tf.Tensor:
-    """Returns the sum of `tensor` over the group of `launcher`."""
-    with tf.device(device):
-        return collective_ops.all_reduce_v2(
-            tensor,
-            launcher._group_size,
-            launcher.group_key,
-            key,
-            communication_hint=options.implementation.value,
-            timeout=options.timeout_seconds or 0,
-            ordering_token=token,
-        )
+def reduce_tensor(launcher: Launcher, tensor: tf.Tensor, **call: Any) -> tf.Tensor:
+    """Returns the sum of `tensor` over the group of `launcher`; see `_collective`."""
+    return _collective(collective_ops.all_reduce_v2, launcher, tensor, **call)
 
 
-def gather_tensor(
-    launcher: Launcher, tensor: tf.Tensor, *, key: Any, token: Any, device: str, options: Any
+def gather_tensor(launcher: Launcher, tensor: tf.Tensor, **call: Any) -> tf.Tensor:
+    """Returns the `tensor` of every member of the group, joined along the first axis by rank; see `_collective`."""
+    return _collective(collective_ops.all_gather_v2, launcher, tensor, **call)
+
+
+def exchange_tensor(launcher: Launcher, tensor: tf.Tensor, **call: Any) -> tf.Tensor:
+    """Returns of every member of the group the row of `tensor` that has this one's rank; see `_collective`."""
+    return _collective(collective_ops.all_to_all_v2, launcher, tensor, **call)
+
+
+def _collective(
+    operation: Callable[..., tf.Tensor],
+    launcher: Launcher,
+    tensor: tf.Tensor,
+    *,
+    key: Any,
+    token: Any,
+    device: str,
+    options: Any,
 ) -> tf.Tensor:
-    """Returns the `tensor` of every member of the group of `launcher`, joined along the first axis by rank."""
+    """Launches a collective of the group of `launcher`.
+
+    Args:
+        operation: of TensorFlow's collective_ops.
+        launcher: the device's member of the group.
+        tensor: this member's.
+        key: from `instance_key`.
+        token: a resource that puts collectives which share it in order.
+        device: where to run.
+        options: tf.distribute.experimental.CommunicationOptions.
+    """
     with tf.device(device):
-        return collective_ops.all_gather_v2(
+        return operation(
             tensor,
             launcher._group_size,
             launcher.group_key,

@@ -29,6 +29,7 @@ ONE_DEVICE_EACH = """
 assert strategy.num_replicas_in_sync == 2
 trainings.record_all(folder, strategy, trainings.BETWEEN_TWO_WORKERS)
 trainings.record_compression(folder, tfdp.MultiWorkerMirroredStrategy)
+trainings.record_under_compressors(folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS)
 trainings.record_own_batches(folder, strategy)
 
 gc.disable()
@@ -42,9 +43,8 @@ trainings.record(folder, "after garbage", lambda: train(strategy))
 TWO_DEVICES_EACH = """
 assert strategy.num_replicas_in_sync == 4
 trainings.record_all(folder, strategy, trainings.ON_FOUR_REPLICAS)
-for name in trainings.COMPRESSORS:
-    later = tfdp.MultiWorkerMirroredStrategy(compression=name, bucket_bytes=64)
-    trainings.record(folder, f"compressed by {name}", functools.partial(trainings.compressed, later))
+in_small_buckets = functools.partial(tfdp.MultiWorkerMirroredStrategy, bucket_bytes=64)
+trainings.record_under_compressors(folder, in_small_buckets, trainings.BETWEEN_WORKERS, ())
 trainings.record_own_batches(folder, strategy)
 
 local = tfdp.MirroredStrategy()
@@ -56,6 +56,13 @@ if rank == 1:
     train(local)
 trainings.record(folder, "after local on one worker", lambda: train(strategy))
 """
+# Of three workers, each encodes a part of the sum once more.
+THREE_WORKERS = """
+assert strategy.num_replicas_in_sync == 3
+trainings.record_under_compressors(
+    folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS, ("overflow_on_one_replica",)
+)
+"""
 LAYOUTS = {"2 workers": trainings.BETWEEN_TWO_WORKERS, "2 workers of 2 devices": trainings.ON_FOUR_REPLICAS}
 
 
@@ -63,12 +70,12 @@ LAYOUTS = {"2 workers": trainings.BETWEEN_TWO_WORKERS, "2 workers of 2 devices":
 def results(tmp_path_factory):
     """The folder of what the trainings returned, by layout and worker."""
     folder = tmp_path_factory.mktemp("workers")
-    layouts = list(zip(LAYOUTS, (ONE_DEVICE_EACH, TWO_DEVICES_EACH), (1, 2), strict=True))
-    for layout, program, num_devices in layouts:
+    programs = ((ONE_DEVICE_EACH, 2, 1), (TWO_DEVICES_EACH, 2, 2), (THREE_WORKERS, 3, 1))
+    for layout, (program, num_workers, num_devices) in zip((*LAYOUTS, "3 workers"), programs, strict=True):
         (folder / layout).mkdir()
         settings = {"TFDP_DEVICES_PER_WORKER": str(num_devices), "TFDP_START_TIMEOUT": "20"}
-        processes = workers.start_cluster(START + program, folder / layout, **settings)
-        ended = workers.finish(processes, deadline_seconds=200.0)
+        processes = workers.start_cluster(START + program, folder / layout, num_workers=num_workers, **settings)
+        ended = workers.finish(processes, deadline_seconds=300.0)
         if any(worker.status != 0 for worker in ended):
             (folder / layout / "how it ended").write_text(workers.report(ended))
     return folder
@@ -76,14 +83,19 @@ def results(tmp_path_factory):
 
 def on_both_workers(results, layout, name):
     """Returns what a training gave, once it is sure that it gave the same bits on both workers."""
-    first, second = (trainings.recorded(results / layout / f"worker {rank}", name) for rank in range(2))
-    assert first.keys() == second.keys()
-    for array in first:
-        assert first[array].tobytes() == second[array].tobytes(), f"the workers differ in {array}"
+    return on_all_workers(results, layout, name, 2)
+
+
+def on_all_workers(results, layout, name, num_workers):
+    first, *others = (trainings.recorded(results / layout / f"worker {rank}", name) for rank in range(num_workers))
+    for other in others:
+        assert first.keys() == other.keys()
+        for array in first:
+            assert first[array].tobytes() == other[array].tobytes(), f"the workers differ in {array}"
     return first
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "3 workers"])
 def test_all_trainings_ran_to_their_end(results, layout):
     ended = results / layout / "how it ended"
     assert not ended.exists(), ended.read_text()
@@ -118,18 +130,27 @@ def test_workers_with_different_numbers_of_batches_end_together_and_equal(result
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", trainings.COMPRESSORS)
+@pytest.mark.parametrize("name", trainings.BETWEEN_WORKERS)
 def test_compressed_training_is_near_one_device_and_equal_on_all_replicas(results, layout, name):
-    trainings.assert_near_one_device(on_both_workers(results, layout, f"compressed by {name}"))
+    received = on_both_workers(results, layout, f"compressed by {name}")
+    trainings.assert_near_one_device(received, trainings.COMPRESSORS[name].band)
+    trainings.assert_traffic(name, received)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", trainings.COMPRESSORS)
-def test_traffic_counts_the_bytes_of_all_gradients_and_of_what_is_sent(results, layout, name):
-    trainings.assert_traffic(name, on_both_workers(results, layout, f"compressed by {name}"))
+@pytest.mark.parametrize("name", trainings.BETWEEN_WORKERS)
+def test_odd_variables_and_overflow_come_out_right_under_compression(results, name):
+    trainings.assert_right_under_compression(lambda wanted: on_both_workers(results, "2 workers", wanted), name)
 
 
-@pytest.mark.parametrize("name", trainings.COMPRESSORS)
+@pytest.mark.parametrize("name", trainings.BETWEEN_WORKERS)
+def test_three_workers_train_in_step_under_compression(results, name):
+    received = on_all_workers(results, "3 workers", f"compressed by {name}", 3)
+    trainings.assert_near_one_device(received, 2 * trainings.COMPRESSORS[name].band)
+    skipped = on_all_workers(results, "3 workers", f"overflow_on_one_replica by {name}", 3)
+    np.testing.assert_array_equal(skipped["skipped"], 1)
+
+
+@pytest.mark.parametrize("name", trainings.LARGE_GRADIENTS)
 def test_large_gradients_leave_all_weights_finite(results, name):
     arrays = on_both_workers(results, "2 workers", f"large gradients by {name}")
     assert np.all(np.isfinite(arrays["weights"]))

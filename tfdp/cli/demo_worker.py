@@ -104,6 +104,7 @@ def train(compression: str, epochs: int) -> WorkerReport:
     model.fit(training_batches(builder, batch_size), epochs=epochs, callbacks=[timer], shuffle=False)
     accuracy = model.evaluate(test_batches(builder, batch_size), verbose=0, return_dict=True)["accuracy"]
     num_test_examples = builder.info.splits["test"].num_examples
+    report = strategy.compression_report()
     seconds = timer.seconds[NUM_UNTIMED_STEPS:] or timer.seconds
     return WorkerReport(
         rank=strategy.cluster_resolver.task_id,
@@ -113,8 +114,8 @@ def train(compression: str, epochs: int) -> WorkerReport:
         weights_digest=digest(model.get_weights()),
         num_timed_steps=len(seconds),
         step_seconds=statistics.median(seconds),
-        gradient_bytes=strategy.gradient_traffic.uncompressed_bytes,
-        sent_bytes=strategy.gradient_traffic.sent_bytes,
+        gradient_bytes=report.uncompressed_wire_bytes,
+        sent_bytes=report.wire_bytes,
     )
 
 

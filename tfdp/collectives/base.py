@@ -12,10 +12,12 @@ class Communicator(abc.ABC):
     Attributes:
         size: the number of members of the group.
         rank: the position of this member in it, 0 to size - 1.
+        can_branch: whether its calls may stand within a tf.cond that all members decide alike.
     """
 
     size: int
     rank: int
+    can_branch: bool
 
     @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
@@ -33,7 +35,26 @@ class Communicator(abc.ABC):
         """Returns the rows of every member's `tensor`, joined along the first axis by rank.
 
         Args:
+            tensor: [rows, ...], of the same static shape on every member.
+            name: as for `sum`.
+        """
+
+    @abc.abstractmethod
+    def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns the rows of every member's `tensor`, as `gather` does, where their numbers differ.
+
+        Args:
             tensor: [rows, ...]; the number of rows may differ between members and from step to step.
+            name: as for `sum`.
+            counts: int [size], how many rows each member has; None finds out.
+        """
+
+    @abc.abstractmethod
+    def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Returns what every member has for this one: row i of the result is row `rank` of member i's `tensor`.
+
+        Args:
+            tensor: [size, ...], of the same static shape on every member.
             name: as for `sum`.
         """
 

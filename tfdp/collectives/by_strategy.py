@@ -14,6 +14,8 @@ class StrategyCommunicator(Communicator):
     collectives (NCCL) pack what they are given.
     """
 
+    can_branch = False  # replicas of one process meet outside of a choice only
+
     def __init__(self, size: int, rank: int) -> None:
         self.size, self.rank = size, rank
 
@@ -21,4 +23,12 @@ class StrategyCommunicator(Communicator):
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, list(tensors))
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        rows = self.gather_rows(tensor, name=name)
+        return tf.ensure_shape(rows, [tensor.shape[0] * self.size, *tensor.shape[1:]])
+
+    def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
+
+    def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        rows = self.gather(tensor, name=name)
+        return rows[self.rank :: self.size]

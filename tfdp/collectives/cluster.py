@@ -17,6 +17,8 @@ class ClusterCommunicator(Communicator):
     each other for ever without one.
     """
 
+    can_branch = True
+
     def __init__(
         self, launcher: tf_seam.Launcher, *, size: int, rank: int, device: str, options: Any, in_order: bool
     ) -> None:
@@ -48,8 +50,16 @@ class ClusterCommunicator(Communicator):
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         with tf.device(self._device):
             carried = carrying.as_carried(tensor, carrying.GATHERED)
+            rows = tf_seam.gather_tensor(self._launcher, carried, **self._call("gather", carried, name))
+            rows = tf.ensure_shape(rows, [carried.shape[0] * self.size, *carried.shape[1:]])
+            return carrying.from_carried(rows, tensor.dtype)
+
+    def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
+        with tf.device(self._device):
+            carried = carrying.as_carried(tensor, carrying.GATHERED)
             num_rows = tf.shape(carried)[:1]
-            counts = tf_seam.gather_tensor(self._launcher, num_rows, **self._call("counts", num_rows, name))
+            if counts is None:
+                counts = self.gather(tf.ensure_shape(num_rows, [1]), name=f"{name} counts")
             most = tf.reduce_max(counts)
             padding = [[0, most - num_rows[0]]] + [[0, 0]] * (carried.shape.rank - 1)
             padded = tf.pad(carried, padding)
@@ -57,6 +67,12 @@ class ClusterCommunicator(Communicator):
             rows = tf_seam.gather_tensor(self._launcher, padded, **self._call("rows", padded, name))
             present = tf.reshape(tf.range(most)[tf.newaxis, :] < counts[:, tf.newaxis], [-1])
             return carrying.from_carried(tf.boolean_mask(rows, present), tensor.dtype)
+
+    def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        with tf.device(self._device):
+            carried = carrying.as_carried(tensor, carrying.GATHERED)
+            rows = tf_seam.exchange_tensor(self._launcher, carried, **self._call("exchange", carried, name))
+            return carrying.from_carried(tf.ensure_shape(rows, carried.shape), tensor.dtype)
 
     def _call(self, operation: str, tensor: tf.Tensor, name: str) -> dict[str, Any]:
         key = tf_seam.instance_key(self._launcher.instance_keys, f"{operation} {name}", tensor, self._device)

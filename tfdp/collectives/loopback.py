@@ -59,6 +59,8 @@ class _Meeting:
 
 
 class _LoopbackCommunicator(Communicator):
+    can_branch = True
+
     def __init__(self, meeting: _Meeting, rank: int) -> None:
         self.size, self.rank, self._meeting = meeting.size, rank, meeting
 
@@ -67,3 +69,9 @@ class _LoopbackCommunicator(Communicator):
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         return tf.concat(self._meeting.exchange(self.rank, tensor), axis=0)
+
+    def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
+        return self.gather(tensor, name=name)
+
+    def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        return tf.stack([rows[self.rank] for rows in self._meeting.exchange(self.rank, tensor)])

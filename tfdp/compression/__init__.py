@@ -1,9 +1,43 @@
 """Gradient compression: what replicas send to each other instead of the full gradient."""
 
-from tfdp.compression.base import Codec, Compressor, Reduced
+from tfdp.compression.base import Codec, Compressor, Reduced, all_finite, describe
+from tfdp.compression.blocks import BlockCodec
 from tfdp.compression.casting import bf16, fp16
+from tfdp.compression.exchanged import exchanged
+from tfdp.compression.feedback import error_feedback
+from tfdp.compression.float8 import e4m3, e5m2
 from tfdp.compression.identity import none
+from tfdp.compression.quantizing import int4, int8, natural, qsgd, tern_grad
 from tfdp.compression.registry import get
+from tfdp.compression.selecting import by_name, by_shape, by_size
+from tfdp.compression.signs import sign
 from tfdp.compression.summed import summed
+from tfdp.compression.warming_up import warm_up
 
-__all__ = ["Codec", "Compressor", "Reduced", "bf16", "fp16", "get", "none", "summed"]
+__all__ = [
+    "BlockCodec",
+    "Codec",
+    "Compressor",
+    "Reduced",
+    "all_finite",
+    "bf16",
+    "by_name",
+    "by_shape",
+    "by_size",
+    "describe",
+    "e4m3",
+    "e5m2",
+    "error_feedback",
+    "exchanged",
+    "fp16",
+    "get",
+    "int4",
+    "int8",
+    "natural",
+    "none",
+    "qsgd",
+    "sign",
+    "summed",
+    "tern_grad",
+    "warm_up",
+]

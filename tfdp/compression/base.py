@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -12,12 +13,19 @@ class Group(Protocol):
 
     size: int
     rank: int
+    can_branch: bool
 
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         """Returns the sums of `tensors` over all members."""
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        """Returns the rows of every member's `tensor`."""
+        """Returns the rows of every member's `tensor`, of one static shape."""
+
+    def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns the rows of every member's `tensor`, however many each has."""
+
+    def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Returns the row that every member has for this one."""
 
 
 class Reduced(NamedTuple):
@@ -28,18 +36,21 @@ class Reduced(NamedTuple):
         sent: what this member contributed to them after loss. `total` is the sum of all members' `sent`, within the
             rounding of the dtype that travelled.
         states: what the compressor remembers of each gradient.
+        finite: whether all of `total` is finite, a bool scalar; None where the compressor has not looked.
     """
 
     total: list[tf.Tensor]
     sent: list[tf.Tensor]
     states: list[Any]
+    finite: tf.Tensor | None = None
 
 
 class Compressor(abc.ABC):
     """Reduces gradients over a group of replicas, sending fewer bytes than they hold.
 
     A compressor keeps nothing itself: its state goes in and comes out, one entry a gradient, so that it can be saved,
-    and follows its variable whatever travels beside it.
+    and follows its variable whatever travels beside it. The caller keeps new states only in steps whose totals are all
+    finite.
     """
 
     def init(self, spec: tf.TensorSpec) -> Any:
@@ -58,9 +69,85 @@ class Compressor(abc.ABC):
             name: what is reduced, the same on all members.
         """
 
+    def reduce_with_residuals(
+        self,
+        gradients: Sequence[tf.Tensor],
+        residuals: Sequence[tf.Tensor],
+        states: Sequence[Any],
+        group: Group,
+        *,
+        name: str,
+    ) -> tuple[Reduced, list[tf.Tensor]]:
+        """Sums gradients and what was lost of earlier ones; returns also what is lost now.
+
+        A compressor that can do this in fewer passes over the gradients than these may have its own way.
+
+        Args:
+            gradients: as for `reduce`.
+            residuals: float32 or float64, in the shapes of the gradients.
+            states: as for `reduce`.
+            group: as for `reduce`.
+            name: as for `reduce`.
+        """
+        corrected = [tf.cast(g, r.dtype) + r for g, r in zip(gradients, residuals, strict=True)]
+        result = self.reduce(corrected, states, group, name=name)
+        return result, [whole - sent for whole, sent in zip(corrected, result.sent, strict=True)]
+
+    def for_variable(self, spec: tf.TensorSpec) -> "Compressor":
+        """Returns what reduces the gradient of a variable: combinators choose by its shape, dtype or name.
+
+        Gradients that are reduced by the same object travel together.
+
+        Args:
+            spec: the variable's shape, its gradient's dtype, and as its name the variable's path.
+        """
+        del spec
+        return self
+
+    def merge(self, states: Sequence[Any], num_members: int) -> Any:
+        """Returns the state of one gradient for every member of a group that goes on where a group of another size was.
+
+        Args:
+            states: arrays, one nest for each member of the former group.
+            num_members: of the group that goes on.
+        """
+        del num_members
+        return tf.nest.map_structure(_mean_or_first, *states)
+
+    def settled(self) -> "Compressor":
+        """Returns what this compressor is in the long run, after its first steps: what reports are about."""
+        return self
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is lost, so that there is nothing to feed back."""
+        return False
+
+    @property
+    def sparse_dtype(self) -> tf.DType | None:
+        """In which dtype the values of sparse gradients travel; None as they are."""
+        return None
+
     def __repr__(self) -> str:
         """Says what it is and with which options: workers compare it before they train."""
         return f"{type(self).__name__}()"
+
+
+def describe(compressor: Compressor) -> str:
+    """Returns what to compare a compressor by: its text, but not where in memory it is."""
+    if type(compressor).__repr__ is object.__repr__:
+        return f"{type(compressor).__name__}()"
+    return repr(compressor)
+
+
+def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns whether no element is NaN or infinite, a bool scalar."""
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
+
+
+def _mean_or_first(*parts: Any) -> Any:
+    first = np.asarray(parts[0])
+    return np.mean(parts, axis=0, dtype=first.dtype) if np.issubdtype(first.dtype, np.floating) else first
 
 
 class Codec(NamedTuple):

@@ -12,7 +12,7 @@ def bf16() -> Compressor:
     The range needs no clamping in practice: only what lies within 0.4 % of float32's largest, 3.4e38, or beyond it
     (float64) becomes infinite.
     """
-    return summed(Codec(_to_bfloat16, _from_bfloat16, tf.bfloat16), name="bf16()")
+    return summed(Codec(_to_bfloat16, _from_bfloat16, tf.bfloat16), name="bf16()", sparse_dtype=tf.bfloat16)
 
 
 def fp16() -> Compressor:
@@ -22,7 +22,7 @@ def fp16() -> Compressor:
     larger than the largest gradient. A finite gradient beyond float16's largest, 65504 (a little less, so that no
     rounding of a partial sum overflows), is clamped to it; NaN and infinity pass. Shares below 3e-8 become zero.
     """
-    return summed(Codec(_to_float16, _from_float16, tf.float16), name="fp16()")
+    return summed(Codec(_to_float16, _from_float16, tf.float16), name="fp16()", sparse_dtype=tf.float16)
 
 
 def _to_bfloat16(gradient: tf.Tensor, num_members: int) -> tf.Tensor:

@@ -17,5 +17,9 @@ class _Identity(Compressor):
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
         return Reduced(group.sum(gradients, name=name), list(gradients), list(states))
 
+    @property
+    def is_exact(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return "none()"

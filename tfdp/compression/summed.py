@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdp.compression.base import Codec, Compressor, Group, Reduced
 
 
-def summed(codec: Codec, *, name: str) -> Compressor:
+def summed(codec: Codec, *, name: str, sparse_dtype: tf.DType | None = None) -> Compressor:
     """Returns the compressor that encodes each gradient, sums the messages on their way and decodes the sums.
 
     The law `total == sum of sent` holds within the rounding of the partial sums in `codec.dtype`: with R replicas at
@@ -17,13 +17,18 @@ def summed(codec: Codec, *, name: str) -> Compressor:
     Args:
         codec: messages must be tensors of one dtype that collectives can add.
         name: how the compressor shows itself, with its options, such as "bf16()".
+        sparse_dtype: in which dtype the values of sparse gradients travel; None as they are.
     """
-    return _Summed(codec, name)
+    return _Summed(codec, name, sparse_dtype)
 
 
 class _Summed(Compressor):
-    def __init__(self, codec: Codec, name: str) -> None:
-        self._codec, self._name = codec, name
+    def __init__(self, codec: Codec, name: str, sparse_dtype: tf.DType | None) -> None:
+        self._codec, self._name, self._sparse_dtype = codec, name, sparse_dtype
+
+    @property
+    def sparse_dtype(self) -> tf.DType | None:
+        return self._sparse_dtype
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
         dtype = gradients[0].dtype

@@ -1,0 +1,240 @@
+"""What compressors remember, as plain variables of this process that can be saved and restored."""
+
+import io
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp import tf_seam
+from tfdp.compression import Compressor, describe
+
+_LOG = logging.getLogger("tfdp")
+_FORMAT = 1
+
+
+class Slot(NamedTuple):
+    """Whose gradient a state belongs to.
+
+    Attributes:
+        optimizer: the position of the optimizer among those that reduced gradients.
+        position: of the variable among those of the optimizer, in the order of their first gradients.
+        path: of the variable.
+    """
+
+    optimizer: int
+    position: int
+    path: str
+
+
+class Part(NamedTuple):
+    """The states of one member of the group, of all gradients.
+
+    Attributes:
+        rank: of the member.
+        num_members: of the group.
+        compressor: its text.
+        states: by slot, a flat list of arrays.
+    """
+
+    rank: int
+    num_members: int
+    compressor: str
+    states: Mapping[Slot, list[np.ndarray]]
+
+
+class CompressionState(tf.train.experimental.PythonState):
+    """The state of compression of the replicas of this process: `tf.train.Checkpoint(strategy_state=...)` takes it.
+
+    Every worker saves what its own replicas remember, without asking the others. Restored by as many replicas as have
+    saved it, each goes on with its own part, bit for bit. Any other number of replicas needs the parts of all: what
+    they had not sent yet is shared out among the new ones. It can be restored before the model has been built.
+    """
+
+    def __init__(self, ranks: Sequence[int], num_members: int, compressor: Compressor) -> None:
+        super().__init__()
+        self._ranks, self._num_members, self._compressor = list(ranks), num_members, compressor
+        self._variables: dict[tuple[Slot, int], Any] = {}
+        self._compressors: dict[Slot, tuple[Compressor, tf.TensorSpec]] = {}
+        self._restored: list[Part] = []
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of this process's replicas."""
+        return list(self._ranks)
+
+    @property
+    def num_members(self) -> int:
+        """The number of replicas of the group."""
+        return self._num_members
+
+    def remembers(self, specs: Iterable[tf.TensorSpec]) -> bool:
+        """Returns whether compression keeps anything between the steps of a training of such variables.
+
+        Args:
+            specs: their shapes and dtypes, and as names their paths.
+        """
+        return self._num_members > 1 and any(
+            tf.nest.flatten(self._compressor.for_variable(spec).init(spec)) for spec in specs
+        )
+
+    def variables(self, slot: Slot, local_id: int, compressor: Compressor, spec: tf.TensorSpec, device: str) -> Any:
+        """Returns the variables of one gradient's state on a local replica, made at their first use.
+
+        Args:
+            slot: whose gradient it is.
+            local_id: the replica's position in this process.
+            compressor: what reduces the gradient.
+            spec: what the gradient is like.
+            device: where the variables shall be.
+        """
+        key = slot, local_id
+        if key not in self._variables:
+            self._compressors[slot] = compressor, spec
+            with tf.init_scope(), tf.device(device):
+                first = self._first_value(slot, local_id)
+                self._variables[key] = tf.nest.map_structure(tf_seam.plain_variable, first)
+        return self._variables[key]
+
+    def drop(self, slot: Slot) -> None:
+        """Forgets the state of a gradient that will not come again."""
+        for key in [key for key in self._variables if key[0] == slot]:
+            del self._variables[key]
+        self._compressors.pop(slot, None)
+
+    def bytes_of(self, slot: Slot) -> int:
+        """Returns the memory of one gradient's state on one replica."""
+        leaves = tf.nest.flatten(self._variables.get((slot, 0), ()))
+        return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
+
+    def parts(self) -> list[Part]:
+        """Returns the states of this process's replicas as they are now."""
+        return [
+            Part(
+                rank,
+                self._num_members,
+                describe(self._compressor),
+                {
+                    slot: [leaf.numpy() for leaf in tf.nest.flatten(variables)]
+                    for (slot, owner), variables in self._variables.items()
+                    if owner == local_id and tf.nest.flatten(variables)
+                },
+            )
+            for local_id, rank in enumerate(self._ranks)
+        ]
+
+    def restore(self, parts: Sequence[Part]) -> None:
+        """Takes over states: at once where there are variables, and otherwise when they are made.
+
+        Args:
+            parts: of members of one group, each once.
+
+        Raises:
+            ValueError: they are of another compressor.
+        """
+        for part in parts:
+            if part.compressor != describe(self._compressor):
+                raise ValueError(
+                    f"The saved state of compression is of compression={part.compressor}, and this strategy has "
+                    f"compression={describe(self._compressor)}. Train on with the same compression, or leave the state "
+                    "out."
+                )
+        self._restored = list(parts)
+        for (slot, local_id), variables in self._variables.items():
+            value = self._first_value(slot, local_id)
+            tf.nest.map_structure(lambda variable, leaf: variable.assign(leaf), variables, value)
+
+    def serialize(self) -> bytes:
+        """Returns the states of this process's replicas, for a checkpoint."""
+        return serialized(self.parts())
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Restores what `serialize` gave, from a checkpoint."""
+        if string_value:
+            self.restore(deserialized(string_value))
+
+    def _first_value(self, slot: Slot, local_id: int) -> Any:
+        compressor, spec = self._compressors[slot]
+        first = compressor.init(spec)
+        if not tf.nest.flatten(first) or not self._restored:
+            return first
+        saved = {part.rank: found for part in self._restored if (found := _find(part.states, slot, first)) is not None}
+        same_layout = self._restored[0].num_members == self._num_members
+        rank = self._ranks[local_id]
+        if same_layout and rank in saved:
+            return tf.nest.pack_sequence_as(first, saved[rank])
+        missing = sorted(set(range(self._restored[0].num_members)) - saved.keys())
+        if same_layout or not saved:
+            _LOG.warning("tfdp: no saved compression state of replica %d for %s: it starts anew.", rank, slot.path)
+            return first
+        if missing:
+            _LOG.warning("tfdp: the saved compression states of replicas %s for %s are missing.", missing, slot.path)
+        states = [tf.nest.pack_sequence_as(first, leaves) for _, leaves in sorted(saved.items())]
+        return compressor.merge(states, self._num_members)
+
+
+def serialized(parts: Iterable[Part]) -> bytes:
+    """Returns parts as bytes: the arrays, and a description of them as JSON."""
+    arrays: list[np.ndarray] = []
+    description: dict[str, Any] = {"format": _FORMAT, "parts": []}
+    for part in parts:
+        slots = []
+        for slot, leaves in part.states.items():
+            like = [{"dtype": tf.as_dtype(leaf.dtype).name, "shape": list(leaf.shape)} for leaf in leaves]
+            slots.append({"slot": list(slot), "leaves": like, "first": len(arrays)})
+            arrays.extend(np.frombuffer(leaf.tobytes(), np.uint8) for leaf in leaves)
+        description["parts"].append(
+            {"rank": part.rank, "num_members": part.num_members, "compressor": part.compressor, "slots": slots}
+        )
+    file = io.BytesIO()
+    named = {f"array_{i}": array for i, array in enumerate(arrays)}
+    named["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
+    np.savez(file, allow_pickle=False, **named)
+    return file.getvalue()
+
+
+def deserialized(content: bytes) -> list[Part]:
+    """Returns the parts that `serialized` was given.
+
+    Raises:
+        ValueError: the bytes are not whole, or of a later version.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            description = json.loads(file["description"].tobytes())
+            if description["format"] != _FORMAT:
+                raise ValueError(f"they are of format {description['format']}, this version of tfdp reads {_FORMAT}")
+            return [
+                Part(part["rank"], part["num_members"], part["compressor"], _states(file, part["slots"]))
+                for part in description["parts"]
+            ]
+    except Exception as error:  # zipfile and numpy meet broken bytes with errors of a dozen kinds
+        raise ValueError(f"These bytes are no saved compression state: {error}.") from error
+
+
+def _states(file: Mapping[str, np.ndarray], slots: Sequence[Any]) -> dict[Slot, list[np.ndarray]]:
+    return {
+        Slot(*slot["slot"]): [
+            np.frombuffer(
+                file[f"array_{slot['first'] + i}"].tobytes(), tf.as_dtype(leaf["dtype"]).as_numpy_dtype
+            ).reshape(leaf["shape"])
+            for i, leaf in enumerate(slot["leaves"])
+        ]
+        for slot in slots
+    }
+
+
+def _find(states: Mapping[Slot, list[np.ndarray]], slot: Slot, first: Any) -> list[np.ndarray] | None:
+    """Returns the saved state of `slot`: of the same path, or else of the same position, in the same shapes."""
+    wanted = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in tf.nest.flatten(first)]
+    of_optimizer = {one: leaves for one, leaves in states.items() if one.optimizer == slot.optimizer}
+    same_path = [leaves for one, leaves in of_optimizer.items() if one.path == slot.path]
+    same_position = [leaves for one, leaves in of_optimizer.items() if one.position == slot.position]
+    candidates = same_path if len(same_path) == 1 else same_position
+    for leaves in candidates:
+        if [(leaf.shape, leaf.dtype) for leaf in leaves] == wanted:
+            return leaves
+    return None

@@ -1,0 +1,130 @@
+"""What a compressor makes of the bytes of a training step."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp.compression import Compressor
+
+
+class VariableTraffic(NamedTuple):
+    """What travels for the gradient of one variable, in one step.
+
+    Attributes:
+        path: of the variable.
+        shape: of the variable.
+        compressor: what reduces its gradient.
+        num_bytes: of the gradient.
+        wire_bytes: (without compression, with it): bytes that one replica sends; None for a sparse gradient, which has
+            another number of rows in each step.
+        state_bytes: memory of what the compressor remembers, on one replica.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    compressor: str
+    num_bytes: int
+    wire_bytes: tuple[int, int] | None
+    state_bytes: int
+
+
+class CompressionReport(NamedTuple):
+    """What compression does to the gradients of a training step; `str` gives a table.
+
+    Attributes:
+        variables: one entry for each variable that has had a gradient.
+        num_replicas: between which they travel.
+    """
+
+    variables: Sequence[VariableTraffic]
+    num_replicas: int
+
+    @property
+    def uncompressed_wire_bytes(self) -> int:
+        """Bytes that one replica would send in a step without compression, for dense gradients."""
+        return sum(variable.wire_bytes[0] for variable in self.variables if variable.wire_bytes)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that one replica sends in a step, for dense gradients."""
+        return sum(variable.wire_bytes[1] for variable in self.variables if variable.wire_bytes)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of what compressors remember, on one replica."""
+        return sum(variable.state_bytes for variable in self.variables)
+
+    def __str__(self) -> str:
+        if not self.variables:
+            return "No gradients have been reduced yet: train a step first."
+        headings = ("variable", "shape", "compressor", "bytes before", "bytes after", "ratio", "state bytes")
+        rows = [
+            (
+                variable.path,
+                "x".join(map(str, variable.shape)) or "scalar",
+                variable.compressor,
+                *(_numbers(*variable.wire_bytes) if variable.wire_bytes else ("by rows", "by rows", "")),
+                f"{variable.state_bytes:,}",
+            )
+            for variable in self.variables
+        ]
+        totals = _numbers(self.uncompressed_wire_bytes, self.wire_bytes)
+        rows.append(("total", "", "", *totals, f"{self.state_bytes:,}"))
+        widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if column < 3 else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in [headings, *rows]
+        ]
+        lines.append(f"Bytes that one of {self.num_replicas} replicas sends in a step.")
+        return "\n".join(lines)
+
+
+def bytes_on_the_wire(compressor: Compressor, spec: tf.TensorSpec, num_members: int) -> int:
+    """Returns the bytes that one member of a group sends to reduce one gradient, once `compressor` has settled.
+
+    The compressor is asked what it would do, in a graph that never runs. A sum of S bytes counts as 2 (N - 1) / N x S,
+    a gather as (N - 1) x S, an exchange as (N - 1) / N x S: what the usual ring and pairwise algorithms send.
+    """
+    compressor = compressor.for_variable(spec).settled()
+    with tf.Graph().as_default():
+        gradient = tf.zeros(spec.shape, spec.dtype)
+        group = CountingGroup(num_members)
+        compressor.reduce([gradient], [compressor.init(spec)], group, name="report")
+    return round(group.sent_bytes)
+
+
+class CountingGroup:
+    """A group that counts what its one member hands to it, and gives back tensors of the right shapes."""
+
+    can_branch = True
+    rank = 0
+
+    def __init__(self, size: int) -> None:
+        self.size, self.sent_bytes = size, 0.0
+
+    def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        self.sent_bytes += sum(map(_num_bytes, tensors)) * 2 * (self.size - 1) / self.size
+        return list(tensors)
+
+    def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        self.sent_bytes += _num_bytes(tensor) * (self.size - 1)
+        return tf.concat([tensor] * self.size, axis=0)
+
+    def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
+        return self.gather(tensor, name=name)
+
+    def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        self.sent_bytes += _num_bytes(tensor) * (self.size - 1) / self.size
+        return tensor
+
+
+def _num_bytes(tensor: tf.Tensor) -> int:
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+
+
+def _numbers(before: int, after: int) -> tuple[Any, ...]:
+    return f"{before:,}", f"{after:,}", f"{after / before:.3f}" if before else ""
