@@ -22,6 +22,7 @@ class BlockCodec(NamedTuple):
         dequantize: (codes, float dtype) -> what they stand for, to be multiplied by the scale.
         is_stochastic: whether `quantize` wants random numbers.
         symbol_of_infinity: what stands for an infinite or undefined element: the largest number that has a code.
+        is_relative: whether codes depend on the scale; if not, `quantize` is given the elements as they are.
     """
 
     bits: int
@@ -31,6 +32,7 @@ class BlockCodec(NamedTuple):
     dequantize: Callable[[tf.Tensor, tf.DType], tf.Tensor]
     is_stochastic: bool
     symbol_of_infinity: float
+    is_relative: bool = True
 
     @property
     def words_per_block(self) -> int:
@@ -145,6 +147,8 @@ def encode(
     divided = blocks * reciprocals  # of infinity, by a zero: NaN
     largest = tf.cast(codec.symbol_of_infinity, blocks.dtype)
     divided = tf.where(tf.math.is_nan(divided), tf.where(blocks < 0, -largest, largest), divided)
+    if not codec.is_relative:
+        divided = blocks
     uniform = None if random is None else (tf.cast(random, blocks.dtype) + 0.5) * 2.0**-16
     codes = codec.quantize(divided, uniform)
     return Encoded(_packed(codes, codec.bits), scales), _scaled(codec.dequantize(codes, blocks.dtype), scales)

@@ -21,13 +21,15 @@ def sign(*, block_size: int = 1024) -> Compressor:
         Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (ICML 2019),
         algorithm 1, with a scale for each block instead of each layer.
     """
-    codec = BlockCodec(1, checked_block_size(block_size), mean_magnitudes, _is_positive, _ones, False, 1)
+    codec = BlockCodec(
+        1, checked_block_size(block_size), mean_magnitudes, _is_positive, _ones, False, 1, is_relative=False
+    )
     return exchanged(codec, name=f"sign(block_size={block_size})")
 
 
-def _is_positive(divided: tf.Tensor, random: tf.Tensor | None) -> tf.Tensor:
+def _is_positive(elements: tf.Tensor, random: tf.Tensor | None) -> tf.Tensor:
     del random
-    return tf.cast(divided >= 0, tf.uint8)
+    return tf.cast(elements >= 0, tf.uint8)
 
 
 def _ones(codes: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
