@@ -111,8 +111,11 @@ def test_compressed_training_is_near_one_device_and_equal_on_all_replicas(result
 
 
 @pytest.mark.parametrize("name", trainings.COMPRESSORS)
-def test_odd_variables_and_overflow_come_out_right_under_compression(results, name):
-    trainings.assert_right_under_compression(lambda wanted: trainings.recorded(results / "compressed", wanted), name)
+@pytest.mark.parametrize("training_name", trainings.UNDER_COMPRESSION)
+def test_odd_variables_and_overflow_come_out_right_under_compression(results, training_name, name):
+    trainings.assert_right_under_compression(
+        lambda wanted: trainings.recorded(results / "compressed", wanted), name, training_name
+    )
 
 
 @pytest.mark.parametrize("name", trainings.LARGE_GRADIENTS)

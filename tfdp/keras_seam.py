@@ -313,7 +313,8 @@ def _overwrite_locally(
 
 
 def _reduce(reducer: GradientReducer, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    return reducer.reduce(optimizer, _without_rows_nothing(gradients), variables)
+    clips = any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue"))
+    return reducer.reduce(optimizer, _without_rows_nothing(gradients), variables, keep_rows=clips)
 
 
 def _without_rows_nothing(gradients: Sequence[Any]) -> list[Any]:

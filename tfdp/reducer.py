@@ -81,18 +81,21 @@ class GradientReducer:
         shape = tuple(plan.spec.shape)
         return VariableTraffic(plan.slot.path, shape, describe(plan.compressor), num_bytes, wire_bytes, state_bytes)
 
-    def reduce(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def reduce(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, keep_rows: bool = False
+    ) -> list[Any]:
         """Returns the gradients summed over all replicas; called by every replica in replica context.
 
         Args:
             optimizer: whose gradients they are; two optimizers never share state.
             gradients: this replica's, tensors or IndexedSlices, in the order of creation of their variables.
             variables: the Keras or TensorFlow variables that they belong to.
+            keep_rows: whether rows of sparse gradients must arrive one by one, as one device has them: to be clipped.
         """
         if self.num_replicas == 1:
             return list(gradients)
         if tf.executing_eagerly():
-            return self._reduce_eagerly(optimizer, gradients, variables)
+            return self._reduce_eagerly(optimizer, gradients, variables, keep_rows)
         number = self._number(optimizer)
         plans = [self._plan(number, *pair) for pair in zip(gradients, variables, strict=True)]
         self._check_agreement(number, plans)
@@ -115,7 +118,9 @@ class GradientReducer:
             for i, total in zip(members, totals, strict=True):
                 reduced[i] = total
         for i, plan in enumerate(plans):
-            if plan.is_sparse:
+            if plan.is_sparse and keep_rows:
+                reduced[i] = sparse.gather_slices(gradients[i], group, name=f"optimizer {number} slices {i}")
+            elif plan.is_sparse:
                 name = f"optimizer {number} slices {i}"
                 reduced[i] = sparse.reduce_slices(gradients[i], group, plan.compressor.sparse_dtype, name=name)
         _move_on(moves, [reduced[i].values for i, plan in enumerate(plans) if plan.is_sparse])
@@ -135,14 +140,19 @@ class GradientReducer:
             tf.nest.flatten(variables), tf.nest.flatten(result.states), result.total, result.finite
         )
 
-    def _reduce_eagerly(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def _reduce_eagerly(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], keep_rows: bool
+    ) -> list[Any]:
         """Reduces in a tf.function over all local replicas: eager ones run in turn, and would wait for each other."""
-        key = (self._number(optimizer), *(tf_seam.variable_key(variable) for variable in variables))
+        key = (self._number(optimizer), keep_rows, *(tf_seam.variable_key(variable) for variable in variables))
+
+        def reduce_local(local: Any) -> list[Any]:
+            return self.reduce(optimizer, local, variables, keep_rows=keep_rows)
 
         def reduce_all(strategy: tf.distribute.Strategy, per_replica: Any) -> Any:
             if key not in self._graphs:
                 self._graphs[key] = tf.function(
-                    lambda values: strategy.run(lambda local: self.reduce(optimizer, local, variables), args=(values,)),
+                    lambda values: strategy.run(reduce_local, args=(values,)),
                     reduce_retracing=True,
                 )
             return self._graphs[key](per_replica)

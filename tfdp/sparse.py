@@ -5,6 +5,12 @@ import tensorflow as tf
 from tfdp.collectives import Communicator
 
 
+def gather_slices(slices: tf.IndexedSlices, group: Communicator, *, name: str) -> tf.IndexedSlices:
+    """Returns the rows of every member as they are: those that several touch, or one touches twice, several times."""
+    values = group.gather_rows(slices.values, name=f"{name} values")
+    return tf.IndexedSlices(values, group.gather_rows(slices.indices, name=f"{name} indices"), slices.dense_shape)
+
+
 def reduce_slices(
     slices: tf.IndexedSlices, group: Communicator, values_dtype: tf.DType | None, *, name: str
 ) -> tf.IndexedSlices:
@@ -21,8 +27,7 @@ def reduce_slices(
     """
     num_rows = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)[0]
     if num_rows is None or not group.can_branch:  # within one process nothing is gained
-        values = group.gather_rows(slices.values, name=f"{name} values")
-        return tf.IndexedSlices(values, group.gather_rows(slices.indices, name=f"{name} indices"), slices.dense_shape)
+        return gather_slices(slices, group, name=name)
     values, indices = _without_repetitions(slices)
     row_shape = slices.values.shape[1:]
     short = _cast(values, values_dtype)
@@ -66,11 +71,11 @@ def _cast(values: tf.Tensor, dtype: tf.DType | None) -> tf.Tensor:
 
 
 def _as_words(matrix: tf.Tensor) -> tf.Tensor:
-    """Returns [rows, n] as int32 [rows, words], with zeros where the last word is not full."""
+    """Returns [rows, n] as float32 [rows, words], to be read as bits, with zeros where the last word is not full."""
     per_word = max(1, 4 // matrix.dtype.size)
     matrix = tf.pad(matrix, [[0, 0], [0, -matrix.shape[1] % per_word]])
     shape = [-1, matrix.shape[1] // per_word, per_word] if per_word > 1 else [-1, matrix.shape[1]]
-    words = tf.bitcast(tf.reshape(matrix, shape), tf.int32)
+    words = tf.bitcast(tf.reshape(matrix, shape), tf.float32)
     return tf.reshape(words, [-1, matrix.shape[1] * matrix.dtype.size // 4])
 
 

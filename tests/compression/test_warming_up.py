@@ -99,7 +99,7 @@ def test_steps_are_counted_by_variable_and_no_further_than_needed():
 
 def test_a_bucket_is_compressed_when_all_of_its_variables_are_warm():
     compressor = warm_up(compression.fp16(), steps=2)
-    states = [{"steps": np.int32(2), "inner": ()}, {"steps": np.int32(1), "inner": ()}]
+    states = [{"steps": np.int64(2), "inner": ()}, {"steps": np.int64(1), "inner": ()}]
     tiny = [tf.constant([1e-9])] * 2
     first = compressor.reduce(tiny, states, Alone(), name="gradients")
     second = compressor.reduce(tiny, first.states, Alone(), name="gradients")
@@ -117,7 +117,7 @@ def test_reports_are_about_what_comes_after():
 def test_a_restored_group_of_another_size_goes_on_counting():
     compressor = warm_up(error_feedback(BLOCK_CODES["int8"].compressor), steps=9)
     states = [
-        {"steps": np.int32(4), "inner": {"residual": np.full(2, rank + 1, np.float32), "inner": ()}}
+        {"steps": np.int64(4), "inner": {"residual": np.full(2, rank + 1, np.float32), "inner": ()}}
         for rank in range(3)
     ]
     merged = compressor.merge(states, 2)

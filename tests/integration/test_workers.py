@@ -29,7 +29,9 @@ ONE_DEVICE_EACH = """
 assert strategy.num_replicas_in_sync == 2
 trainings.record_all(folder, strategy, trainings.BETWEEN_TWO_WORKERS)
 trainings.record_compression(folder, tfdp.MultiWorkerMirroredStrategy)
-trainings.record_under_compressors(folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS)
+trainings.record_under_compressors(
+    folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS, trainings.ON_THE_WIRE
+)
 trainings.record_own_batches(folder, strategy)
 
 gc.disable()
@@ -44,7 +46,7 @@ TWO_DEVICES_EACH = """
 assert strategy.num_replicas_in_sync == 4
 trainings.record_all(folder, strategy, trainings.ON_FOUR_REPLICAS)
 in_small_buckets = functools.partial(tfdp.MultiWorkerMirroredStrategy, bucket_bytes=64)
-trainings.record_under_compressors(folder, in_small_buckets, trainings.BETWEEN_WORKERS, ())
+trainings.record_under_compressors(folder, in_small_buckets, ("bf16", "int8", "warm_up"), (), ())
 trainings.record_own_batches(folder, strategy)
 
 local = tfdp.MirroredStrategy()
@@ -60,7 +62,7 @@ trainings.record(folder, "after local on one worker", lambda: train(strategy))
 THREE_WORKERS = """
 assert strategy.num_replicas_in_sync == 3
 trainings.record_under_compressors(
-    folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS, ("overflow_on_one_replica",)
+    folder, tfdp.MultiWorkerMirroredStrategy, trainings.OF_THREE_WORKERS, ("overflow_on_one_replica",), ()
 )
 """
 LAYOUTS = {"2 workers": trainings.BETWEEN_TWO_WORKERS, "2 workers of 2 devices": trainings.ON_FOUR_REPLICAS}
@@ -129,20 +131,29 @@ def test_workers_with_different_numbers_of_batches_end_together_and_equal(result
     assert not complaints, "\n".join(complaints)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", trainings.BETWEEN_WORKERS)
-def test_compressed_training_is_near_one_device_and_equal_on_all_replicas(results, layout, name):
-    received = on_both_workers(results, layout, f"compressed by {name}")
+def test_compressed_training_is_near_one_device_and_equal_on_all_replicas(results, name):
+    received = on_both_workers(results, "2 workers", f"compressed by {name}")
     trainings.assert_near_one_device(received, trainings.COMPRESSORS[name].band)
     trainings.assert_traffic(name, received)
 
 
-@pytest.mark.parametrize("name", trainings.BETWEEN_WORKERS)
-def test_odd_variables_and_overflow_come_out_right_under_compression(results, name):
-    trainings.assert_right_under_compression(lambda wanted: on_both_workers(results, "2 workers", wanted), name)
+@pytest.mark.parametrize("name", ["bf16", "int8", "warm_up"])
+def test_several_devices_in_each_worker_train_in_step_under_compression(results, name):
+    received = on_both_workers(results, "2 workers of 2 devices", f"compressed by {name}")
+    trainings.assert_near_one_device(received, 2 * trainings.COMPRESSORS[name].band)
+    trainings.assert_traffic(name, received)
 
 
 @pytest.mark.parametrize("name", trainings.BETWEEN_WORKERS)
+@pytest.mark.parametrize("training_name", trainings.ON_THE_WIRE)
+def test_embeddings_and_overflow_come_out_right_under_compression(results, training_name, name):
+    trainings.assert_right_under_compression(
+        lambda wanted: on_both_workers(results, "2 workers", wanted), name, training_name
+    )
+
+
+@pytest.mark.parametrize("name", trainings.OF_THREE_WORKERS)
 def test_three_workers_train_in_step_under_compression(results, name):
     received = on_all_workers(results, "3 workers", f"compressed by {name}", 3)
     trainings.assert_near_one_device(received, 2 * trainings.COMPRESSORS[name].band)

@@ -36,7 +36,7 @@ class BlockCodec(NamedTuple):
 
     @property
     def words_per_block(self) -> int:
-        """int32 words of the codes of one block."""
+        """Words, of 4 bytes each, of the codes of one block."""
         return self.block_size * self.bits // 32
 
 
@@ -161,9 +161,12 @@ def decode(codec: BlockCodec, encoded: Encoded) -> tf.Tensor:
 
 
 def as_words(encoded: Encoded, num_rows: int) -> tf.Tensor:
-    """Returns the message of encoded blocks, int32 [num_rows, words]: as many blocks in each row."""
-    codes = tf.bitcast(tf.reshape(encoded.codes, [num_rows, -1, 4]), tf.int32)
-    scales = tf.reshape(tf.bitcast(encoded.scales, tf.int32), [num_rows, -1])
+    """Returns the message of encoded blocks, [num_rows, words]: as many blocks in each row.
+
+    Words are float32, which nobody reads as numbers: on GPUs, TensorFlow keeps int32 in the memory of the host.
+    """
+    codes = tf.bitcast(tf.reshape(encoded.codes, [num_rows, -1, 4]), tf.float32)
+    scales = tf.reshape(tf.bitcast(encoded.scales, tf.float32), [num_rows, -1])
     return tf.concat([codes, scales], axis=1)
 
 
@@ -172,7 +175,7 @@ def from_words(codec: BlockCodec, words: tf.Tensor, dtype: tf.DType) -> Encoded:
 
     Args:
         codec: which code.
-        words: int32 [num_rows, words].
+        words: float32 [num_rows, words].
         dtype: of the scales.
     """
     words_per_scale = dtype.size // 4

@@ -40,7 +40,7 @@ class _Exchanged(Compressor):
 
     def init(self, spec: tf.TensorSpec) -> Any:
         del spec
-        return {"steps": np.int32(0)} if self._codec.is_stochastic else ()
+        return {"steps": np.int64(0)} if self._codec.is_stochastic else ()
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
         return self._reduce(gradients, (), states, group, name)[0]

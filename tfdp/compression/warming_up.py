@@ -34,7 +34,7 @@ class _WarmUp(Compressor):
         self._by_inner: dict[int, Compressor] = {}
 
     def init(self, spec: tf.TensorSpec) -> Any:
-        return {"steps": np.int32(0), "inner": self._inner.init(spec)}
+        return {"steps": np.int64(0), "inner": self._inner.init(spec)}
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
         def exact(group: Group) -> tuple[Reduced, list[tf.Tensor]]:
