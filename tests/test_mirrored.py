@@ -25,7 +25,9 @@ ON_TWO_DEVICES = """
 make_strategy = functools.partial(tfdp.MirroredStrategy, ["/cpu:0", "/cpu:1"])
 trainings.record_all(folder / "2 devices", make_strategy())
 trainings.record_compression(folder / "2 devices", make_strategy)
-for function in (trainings.unsynchronized_batch_normalization, trainings.refusal_of_jit_compile):
+for function in (
+    trainings.unsynchronized_batch_normalization, trainings.refusal_of_jit_compile, trainings.sums_of_two_dtypes
+):
     trainings.record(folder / "2 devices", function.__name__, functools.partial(function, make_strategy()))
 for name, strategy in (
     ("4 in small buckets", tfdp.MirroredStrategy(bucket_bytes=64)),
@@ -87,6 +89,13 @@ def test_unsynchronized_batch_normalization_keeps_the_mean_of_its_statistics_on_
     assert arrays["copies_that_differ"] == 0
     np.testing.assert_allclose([*arrays["mean"], *arrays["variance"]], [3.25, 1.75], rtol=2e-5)
     np.testing.assert_allclose(arrays["predicted"], arrays["predicted_with_the_same_weights"], rtol=1e-6)
+
+
+def test_an_integer_and_a_float_in_one_reduction_keep_their_dtypes_and_digits(results):
+    arrays = trainings.recorded(results / "2 devices", "sums_of_two_dtypes")
+    assert (arrays["integers"].dtype, arrays["floats"].dtype) == (np.int64, np.float64)
+    np.testing.assert_array_equal(arrays["integers"], [200006, 200006])
+    np.testing.assert_array_equal(arrays["floats"], [[2.0], [2.0]])
 
 
 def test_jit_compile_of_several_replicas_on_cpus_is_refused_with_advice(results):

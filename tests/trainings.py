@@ -1045,15 +1045,51 @@ def complex_weight(strategy):
 
 @training()
 def embedding_by_hand(strategy):
+    return embedding_of_six_rows(strategy, lambda: keras.optimizers.SGD(0.1), epochs=1)
+
+
+def embedding_of_six_rows(strategy, make_optimizer, epochs):
+    """Words repeat within a row, within a replica and across replicas; two of the table's rows have none."""
+
     def make_model():
         words = keras.layers.Embedding(6, 2, embeddings_initializer="ones")
         last = keras.layers.Dense(1, kernel_initializer="ones")
         return keras.Sequential([keras.Input((3,), dtype="int32"), words, keras.layers.Flatten(), last])
 
-    model = compiled(strategy, make_model, lambda: keras.optimizers.SGD(0.1))
+    model = compiled(strategy, make_model, make_optimizer)
     x = np.asarray([[0, 0, 1], [0, 2, 2], [1, 1, 1], [5, 0, 2]], "int32")
-    history = model.fit(x, np.arange(1.0, 5.0, dtype="float32")[:, None], batch_size=4, shuffle=False, verbose=0)
+    y = np.arange(1.0, 5.0, dtype="float32")[:, None]
+    history = model.fit(x, y, batch_size=4, epochs=epochs, shuffle=False, verbose=0)
     return outcome(model, history, first_column=np.asarray(model.layers[0].embeddings)[:, 0])
+
+
+@training(tolerance=ADAM)
+def embedding_by_hand_with_adam(strategy):
+    return embedding_of_six_rows(strategy, lambda: keras.optimizers.Adam(0.1), epochs=3)
+
+
+@training(tolerance=ADAM)
+def adamw_by_hand(strategy):
+    model = linear(strategy, lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1))
+    x, y = numbered_rows(16)
+    return outcome(model, model.fit(x, y, batch_size=4, shuffle=False, verbose=0))
+
+
+@training(tolerance=1e-3)
+def mixed_float16_by_hand(strategy):
+    def make_model():
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", dtype="mixed_float16")
+        return keras.Sequential([keras.Input((2,)), layer])
+
+    model = compiled(strategy, make_model, lambda: scaled(keras.optimizers.SGD(0.01), 8.0))
+    x, y = numbered_rows(8)
+    return outcome(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+
+
+@training()
+def jit_compile_left_to_keras(strategy):
+    model = compiled(strategy, jit_compile="auto")
+    return outcome(model, fit(model, *regression(), epochs=1))
 
 
 @training()
@@ -1095,6 +1131,8 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "freeze_train_unfreeze_train": {"frozen": np.ones((2, 2))},
     "complex_weight": {"weight": -0.5},
     "embedding_by_hand": {"first_column": [0.2, 0.3, 0.5, 1, 1, 0.9]},
+    "embedding_by_hand_with_adam": {"first_column": [0.47752, 0.48789, 0.55712, 1, 1, 0.77679]},
+    "adamw_by_hand": {"weights": [0.984165, 0.984602]},
     "overflow_on_one_replica": {"skipped": [1, 1], "weights": [0.96, 0.96], "scale": 4, "updates": 1},
     "batch_normalization_by_hand": {"mean": [3.25], "variance": [16.875]},
     "schedule_by_hand": {"updates": 4, "rate": 0.01},
@@ -1112,6 +1150,7 @@ def assert_numbers_computed_by_hand(recorded_of) -> None:
         arrays = recorded_of(name)
         for array, values in expected.items():
             near(arrays[array], values, err_msg=f"{array} of {name}")
+    np.testing.assert_allclose(recorded_of("mixed_float16_by_hand")["weights"], [0.99342, 0.99332], atol=1e-4)
     for (num_rows, batch_size), (_, _, evaluated) in UNEVEN_BY_HAND.items():
         if evaluated is not None:
             near(recorded_of(f"{num_rows}_rows_in_batches_of_{batch_size}")["evaluated"][0], evaluated)
@@ -1204,6 +1243,7 @@ _KINDS_OF_MODELS = {
 }
 # Features whose arithmetic is that of a replica, or of a reduction that others show.
 _ON_ONE_MACHINE_ONLY = {
+    "jit_compile_left_to_keras",
     "steps_per_execution_with_uneven_batches",
     "validation_split_with_uneven_batches",
     "class_weights",
@@ -1228,6 +1268,22 @@ ON_FOUR_REPLICAS = tuple(name for name in BETWEEN_TWO_WORKERS if name not in _KI
 
 # Those that are worth a run with buckets of a few bytes.
 IN_SMALL_BUCKETS = ("sgd_with_momentum", "embedding", "one_step_on_eight_rows")
+
+
+def sums_of_two_dtypes(strategy):
+    """Returns what each replica of this process gets of an all-reduce of an integer and a float64."""
+
+    @tf.function
+    def reduce_all():
+        def on_replica():
+            tensors = [tf.constant(100003, tf.int64), tf.constant([1.0], tf.float64)]
+            return tf.distribute.get_replica_context().all_reduce("SUM", tensors)
+
+        return strategy.run(on_replica)
+
+    integers, floats = (strategy.experimental_local_results(part) for part in reduce_all())
+    return {"integers": np.stack(integers), "floats": np.stack(floats)}
+
 
 # What compression does and what it leaves alone
 
@@ -1265,6 +1321,7 @@ UNDER_COMPRESSION = (
     "unused_variable",
     "freeze_train_unfreeze_train",
     "complex_weight",
+    "complex_and_double_variables",
     "embedding_by_hand",
     "overflow_on_one_replica",
 )
@@ -1406,6 +1463,10 @@ def assert_right_under_compression(recorded_of, name, training_name):
         np.testing.assert_array_equal(received["frozen"], np.ones((2, 2)))
     elif training_name == "complex_weight":
         np.testing.assert_allclose(received["weight"], -0.5, atol=2e-5)
+    elif training_name == "complex_and_double_variables":
+        assert received["copies_that_differ"] == 0
+        expected = on_one_device(training_name)["weights"]
+        np.testing.assert_allclose(received["weights"], expected, atol=COMPRESSORS[name].band)
     elif training_name == "embedding_by_hand":
         np.testing.assert_allclose(received["first_column"], [0.2, 0.3, 0.5, 1, 1, 0.9], atol=exact or 0.01)
         np.testing.assert_array_equal(received["first_column"][[3, 4]], 1)

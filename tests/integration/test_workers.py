@@ -33,6 +33,7 @@ trainings.record_under_compressors(
     folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS, trainings.ON_THE_WIRE
 )
 trainings.record_own_batches(folder, strategy)
+trainings.record(folder, "sums_of_two_dtypes", lambda: trainings.sums_of_two_dtypes(strategy))
 
 gc.disable()
 train = trainings.TRAININGS["embedding"].function
@@ -111,6 +112,12 @@ def test_a_training_on_several_workers_equals_one_device(results, layout, name):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_computed_by_hand_come_out(results, layout):
     trainings.assert_numbers_computed_by_hand(lambda name: on_both_workers(results, layout, name))
+
+
+def test_an_integer_and_a_float_in_one_reduction_keep_their_dtypes_and_digits(results):
+    arrays = on_both_workers(results, "2 workers", "sums_of_two_dtypes")
+    assert (arrays["integers"].dtype, arrays["floats"].dtype) == (np.int64, np.float64)
+    assert (arrays["integers"].tolist(), arrays["floats"].tolist()) == ([200006], [[2.0]])
 
 
 @pytest.mark.parametrize("size", [1, 7, 17, 33])

@@ -141,8 +141,14 @@ def describe(compressor: Compressor) -> str:
 
 
 def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns whether no element is NaN or infinite, a bool scalar."""
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
+    """Returns whether no element of tensors of numbers is NaN or infinite, a bool scalar."""
+    parts: list[tf.Tensor] = []
+    for tensor in tensors:
+        if tensor.dtype.is_complex:
+            parts += [tf.math.real(tensor), tf.math.imag(tensor)]
+        elif tensor.dtype.is_floating:
+            parts.append(tensor)
+    return tf.reduce_all([True, *(tf.reduce_all(tf.math.is_finite(part)) for part in parts)])
 
 
 def _mean_or_first(*parts: Any) -> Any:
