@@ -235,12 +235,12 @@ def test_a_variable_of_another_name_is_found_by_its_position():
     np.testing.assert_array_equal(residuals(restored, Slot(0, 0, "dense_1/kernel")), residuals(saved))
 
 
-@pytest.mark.parametrize("slot", [Slot(0, 1, "other/kernel"), Slot(1, 0, "dense/kernel")])
+@pytest.mark.parametrize("slot", [Slot(0, 1, "other/kernel")])
 def test_a_variable_that_was_not_saved_starts_anew_with_a_warning(slot, caplog):
     restored = state_of(2)
     restored.restore(filled(2).parts())
     assert not residuals(restored, slot).any()
-    assert f"no saved compression state of replica 0 for {slot.path}: it starts anew" in caplog.text
+    assert f"the saved compression state has nothing for {slot.path}, which starts anew" in caplog.text
 
 
 def test_restoring_nothing_starts_anew():

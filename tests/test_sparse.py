@@ -31,7 +31,7 @@ def reduce(parts, values_dtype=None):
         names = []
 
         class Watched:
-            size, rank, can_branch = group.size, group.rank, group.can_branch
+            size, rank, can_branch, can_exchange = group.size, group.rank, group.can_branch, True
 
             def __getattr__(self, operation):
                 def call(*arguments, name, **options):
@@ -105,3 +105,11 @@ def test_large_values_stay_finite_when_cast_and_nan_arrives():
     for total, _ in reduce([large, large], tf.float16):
         table = as_table(total)
         assert np.all(np.isfinite(table[1])) and np.isnan(table[2, 0])
+
+
+@pytest.mark.parametrize(("num_members", "way"), [(2, "x rows"), (3, "x table")])
+def test_sums_of_tables_stay_within_the_range_of_the_gradient_when_float16_travels(num_members, way):
+    large = tf.IndexedSlices(tf.fill([4, 8], 4e4), tf.range(4, dtype=tf.int64), tf.constant([4, 8]))
+    for total, names in reduce([large] * num_members, tf.float16):
+        assert names == ["x counts", way]
+        np.testing.assert_allclose(as_table(total), np.full((4, 8), 4e4 * num_members), rtol=1e-3)

@@ -1,9 +1,10 @@
 """What compressors remember, as plain variables of this process that can be saved and restored."""
 
+import gc
 import io
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,11 +53,30 @@ class CompressionState(tf.train.experimental.PythonState):
     Every worker saves what its own replicas remember, without asking the others. Restored by as many replicas as have
     saved it, each goes on with its own part, bit for bit. Any other number of replicas needs the parts of all: what
     they had not sent yet is shared out among the new ones. It can be restored before the model has been built.
+
+    Members that remember different things would send different things. So all workers must restore, and where one of
+    them has not got all that it needs, as in a checkpoint of another worker, all start anew.
     """
 
-    def __init__(self, ranks: Sequence[int], num_members: int, compressor: Compressor) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        num_members: int,
+        compressor: Compressor,
+        exchange: Callable[[str, Any], list[Any]] = lambda topic, value: [value],
+    ) -> None:
+        """Holds the state of some members of a group.
+
+        Args:
+            ranks: of this process's replicas.
+            num_members: of the group.
+            compressor: of the strategy.
+            exchange: (topic, value) -> the values of all workers, who must all call it.
+        """
         super().__init__()
         self._ranks, self._num_members, self._compressor = list(ranks), num_members, compressor
+        self._exchange = exchange
+        self._expected: dict[int, dict[Slot, None]] = {}
         self._variables: dict[tuple[Slot, int], Any] = {}
         self._compressors: dict[Slot, tuple[Compressor, tf.TensorSpec]] = {}
         self._restored: list[Part] = []
@@ -81,6 +101,11 @@ class CompressionState(tf.train.experimental.PythonState):
             tf.nest.flatten(self._compressor.for_variable(spec).init(spec)) for spec in specs
         )
 
+    def expect(self, slots: Iterable[Slot]) -> None:
+        """Takes notice of the gradients of an optimizer that have a state, before their variables are asked for."""
+        for slot in slots:
+            self._expected.setdefault(slot.optimizer, {})[slot] = None
+
     def variables(self, slot: Slot, local_id: int, compressor: Compressor, spec: tf.TensorSpec, device: str) -> Any:
         """Returns the variables of one gradient's state on a local replica, made at their first use.
 
@@ -93,6 +118,7 @@ class CompressionState(tf.train.experimental.PythonState):
         """
         key = slot, local_id
         if key not in self._variables:
+            self.expect([slot])
             self._compressors[slot] = compressor, spec
             with tf.init_scope(), tf.device(device):
                 first = self._first_value(slot, local_id)
@@ -101,9 +127,12 @@ class CompressionState(tf.train.experimental.PythonState):
 
     def drop(self, slot: Slot) -> None:
         """Forgets the state of a gradient that will not come again."""
-        for key in [key for key in self._variables if key[0] == slot]:
-            del self._variables[key]
+        for key in [key for key in list(self._variables) if key[0] == slot]:
+            self._variables.pop(key, None)
         self._compressors.pop(slot, None)
+        self._expected.get(slot.optimizer, {}).pop(slot, None)
+        if not self._expected.get(slot.optimizer):
+            self._expected.pop(slot.optimizer, None)
 
     def bytes_of(self, slot: Slot) -> int:
         """Returns the memory of one gradient's state on one replica."""
@@ -112,6 +141,8 @@ class CompressionState(tf.train.experimental.PythonState):
 
     def parts(self) -> list[Part]:
         """Returns the states of this process's replicas as they are now."""
+        gc.collect()  # with an optimizer that another has replaced goes its state
+        variables_of = dict(self._variables)
         return [
             Part(
                 rank,
@@ -119,7 +150,7 @@ class CompressionState(tf.train.experimental.PythonState):
                 describe(self._compressor),
                 {
                     slot: [leaf.numpy() for leaf in tf.nest.flatten(variables)]
-                    for (slot, owner), variables in self._variables.items()
+                    for (slot, owner), variables in variables_of.items()
                     if owner == local_id and tf.nest.flatten(variables)
                 },
             )
@@ -130,10 +161,11 @@ class CompressionState(tf.train.experimental.PythonState):
         """Takes over states: at once where there are variables, and otherwise when they are made.
 
         Args:
-            parts: of members of one group, each once.
+            parts: of members of one group, each once. Without any, compression starts anew.
 
         Raises:
             ValueError: they are of another compressor.
+            RuntimeError: another worker does not restore.
         """
         for part in parts:
             if part.compressor != describe(self._compressor):
@@ -142,8 +174,17 @@ class CompressionState(tf.train.experimental.PythonState):
                     f"compression={describe(self._compressor)}. Train on with the same compression, or leave the state "
                     "out."
                 )
+        if parts and not all(self._exchange("the saved compression state", self._has_all_of(parts))):
+            _LOG.warning(
+                "tfdp: a worker has not got all parts of the saved compression state that it needs, received here: "
+                "those of replicas %s of %d. Compression starts anew on all workers. Each worker must restore what it "
+                "has saved itself; with another number of replicas, what all have saved.",
+                sorted(part.rank for part in parts),
+                parts[0].num_members,
+            )
+            parts = []
         self._restored = list(parts)
-        for (slot, local_id), variables in self._variables.items():
+        for (slot, local_id), variables in list(self._variables.items()):
             value = self._first_value(slot, local_id)
             tf.nest.map_structure(lambda variable, leaf: variable.assign(leaf), variables, value)
 
@@ -156,24 +197,50 @@ class CompressionState(tf.train.experimental.PythonState):
         if string_value:
             self.restore(deserialized(string_value))
 
+    def _has_all_of(self, parts: Sequence[Part]) -> bool:
+        there = {part.rank for part in parts}
+        if parts[0].num_members == self._num_members:
+            return there >= set(self._ranks)
+        return there == set(range(parts[0].num_members))
+
     def _first_value(self, slot: Slot, local_id: int) -> Any:
         compressor, spec = self._compressors[slot]
         first = compressor.init(spec)
         if not tf.nest.flatten(first) or not self._restored:
             return first
-        saved = {part.rank: found for part in self._restored if (found := _find(part.states, slot, first)) is not None}
-        same_layout = self._restored[0].num_members == self._num_members
-        rank = self._ranks[local_id]
-        if same_layout and rank in saved:
-            return tf.nest.pack_sequence_as(first, saved[rank])
-        missing = sorted(set(range(self._restored[0].num_members)) - saved.keys())
-        if same_layout or not saved:
-            _LOG.warning("tfdp: no saved compression state of replica %d for %s: it starts anew.", rank, slot.path)
+        saved = {}
+        for part in self._restored:
+            leaves = self._find(part.states, slot, first)
+            if leaves is not None:
+                saved[part.rank] = leaves
+        if len(saved) < len(self._restored):
+            _LOG.warning("tfdp: the saved compression state has nothing for %s, which starts anew.", slot.path)
             return first
-        if missing:
-            _LOG.warning("tfdp: the saved compression states of replicas %s for %s are missing.", missing, slot.path)
+        rank = self._ranks[local_id]
+        if self._restored[0].num_members == self._num_members:
+            return tf.nest.pack_sequence_as(first, saved[rank])
         states = [tf.nest.pack_sequence_as(first, leaves) for _, leaves in sorted(saved.items())]
         return compressor.merge(states, self._num_members)
+
+    def _find(self, states: Mapping[Slot, list[np.ndarray]], slot: Slot, first: Any) -> list[np.ndarray] | None:
+        """Returns the saved state of `slot`, in the same shapes.
+
+        Optimizers are found by their order, since their numbers count those that are gone. Variables are found by
+        their paths where all of an optimizer's are there (some may be frozen now), and otherwise by their positions
+        (Keras numbers layers on as models are made).
+        """
+        optimizers, saved_optimizers = sorted(self._expected), sorted({one.optimizer for one in states})
+        index = optimizers.index(slot.optimizer)
+        if index >= len(saved_optimizers):
+            return None
+        saved = {one: leaves for one, leaves in states.items() if one.optimizer == saved_optimizers[index]}
+        by_path = {one.path: leaves for one, leaves in saved.items()}
+        by_position = {one.position: leaves for one, leaves in saved.items()}
+        paths = [one.path for one in self._expected[slot.optimizer]]
+        goes_by_path = len(by_path) == len(saved) and len(set(paths)) == len(paths) and set(paths) <= by_path.keys()
+        leaves = by_path.get(slot.path) if goes_by_path else by_position.get(slot.position)
+        wanted = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in tf.nest.flatten(first)]
+        return leaves if leaves is not None and [(leaf.shape, leaf.dtype) for leaf in leaves] == wanted else None
 
 
 def serialized(parts: Iterable[Part]) -> bytes:
@@ -225,16 +292,3 @@ def _states(file: Mapping[str, np.ndarray], slots: Sequence[Any]) -> dict[Slot, 
         ]
         for slot in slots
     }
-
-
-def _find(states: Mapping[Slot, list[np.ndarray]], slot: Slot, first: Any) -> list[np.ndarray] | None:
-    """Returns the saved state of `slot`: of the same path, or else of the same position, in the same shapes."""
-    wanted = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in tf.nest.flatten(first)]
-    of_optimizer = {one: leaves for one, leaves in states.items() if one.optimizer == slot.optimizer}
-    same_path = [leaves for one, leaves in of_optimizer.items() if one.path == slot.path]
-    same_position = [leaves for one, leaves in of_optimizer.items() if one.position == slot.position]
-    candidates = same_path if len(same_path) == 1 else same_position
-    for leaves in candidates:
-        if [(leaf.shape, leaf.dtype) for leaf in leaves] == wanted:
-            return leaves
-    return None

@@ -23,12 +23,14 @@ class _Plan(NamedTuple):
         compressor: what reduces it.
         spec: its variable's shape, its own dtype, and as its name the variable's path.
         is_sparse: whether it is IndexedSlices.
+        has_state: whether the compressor remembers something of it.
     """
 
     slot: Slot
     compressor: Compressor
     spec: tf.TensorSpec
     is_sparse: bool
+    has_state: bool
 
 
 class GradientReducer:
@@ -40,6 +42,7 @@ class GradientReducer:
         compressor: Compressor,
         bucket_bytes: int,
         agree: Callable[..., None],
+        exchange: Callable[[str, Any], list[Any]] = lambda topic, value: [value],
     ) -> None:
         """Reduces for the replicas of this process.
 
@@ -49,17 +52,19 @@ class GradientReducer:
             bucket_bytes: bytes of gradients that travel together at most.
             agree: (topic, lines, names) -> None; raises where the workers' lines differ, before they meet in a
                 collective.
+            exchange: (topic, value) -> the values of all workers.
         """
         self._communicators, self._compressor, self._bucket_bytes = communicators, compressor, bucket_bytes
         self._agree, self._exact = agree, none()
         ranks = [communicator.rank for communicator in communicators]
-        self.state = CompressionState(ranks, communicators[0].size, compressor)
+        self.state = CompressionState(ranks, communicators[0].size, compressor, exchange)
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._next_number = itertools.count()
         self._slots: dict[tuple[int, str], Slot] = {}
         self._num_slots: Counter[int] = Counter()
         self._agreed: set[tuple[int, tuple[str, ...]]] = set()
         self._plans: dict[Slot, _Plan] = {}
+        self._buckets: dict[int, list[list[Slot]]] = {}
         self._graphs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
@@ -69,17 +74,33 @@ class GradientReducer:
 
     def report(self) -> CompressionReport:
         """Returns what travels for each variable that has had a gradient so far."""
-        return CompressionReport([self._traffic_of(plan) for plan in self._plans.values()], self.num_replicas)
+        wire_bytes: dict[Slot, tuple[int, int]] = {}
+        plans = dict(self._plans)
+        for bucket in [bucket for buckets_of in list(self._buckets.values()) for bucket in buckets_of]:
+            members = [plans[slot] for slot in bucket if slot in plans]
+            if members:
+                wire_bytes.update(self._wire_bytes(members))
+        return CompressionReport([self._traffic_of(plan, wire_bytes) for plan in plans.values()], self.num_replicas)
 
-    def _traffic_of(self, plan: _Plan) -> VariableTraffic:
+    def _wire_bytes(self, bucket: list[_Plan]) -> dict[Slot, tuple[int, int]]:
+        """Returns for each gradient of a bucket its part of what a replica sends, (without compression, with it)."""
+        specs, exchanges = [plan.spec for plan in bucket], self._communicators[0].can_exchange
+        before, after = (
+            bytes_on_the_wire(compressor, specs, self.num_replicas, can_exchange=exchanges)
+            for compressor in (self._exact, bucket[0].compressor)
+        )
+        elements = [int(spec.shape.num_elements()) for spec in specs]
+        shares = [count / max(sum(elements), 1) for count in elements]
+        return {
+            plan.slot: (round(before * share), round(after * share)) for plan, share in zip(bucket, shares, strict=True)
+        }
+
+    def _traffic_of(self, plan: _Plan, wire_bytes: dict[Slot, tuple[int, int]]) -> VariableTraffic:
         num_bytes = (plan.spec.shape.num_elements() or 0) * plan.spec.dtype.size
-        wire_bytes = None
-        if not plan.is_sparse:
-            before = bytes_on_the_wire(self._exact, plan.spec, self.num_replicas)
-            wire_bytes = before, bytes_on_the_wire(plan.compressor, plan.spec, self.num_replicas)
+        sent = None if plan.is_sparse else wire_bytes.get(plan.slot, (0, 0))
         state_bytes = self.state.bytes_of(plan.slot)
         shape = tuple(plan.spec.shape)
-        return VariableTraffic(plan.slot.path, shape, describe(plan.compressor), num_bytes, wire_bytes, state_bytes)
+        return VariableTraffic(plan.slot.path, shape, describe(plan.compressor), num_bytes, sent, state_bytes)
 
     def reduce(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, keep_rows: bool = False
@@ -99,6 +120,7 @@ class GradientReducer:
         number = self._number(optimizer)
         plans = [self._plan(number, *pair) for pair in zip(gradients, variables, strict=True)]
         self._check_agreement(number, plans)
+        self.state.expect(plan.slot for plan in plans if plan.has_state)
         local_id = tf_seam.local_replica_id(tf.distribute.get_replica_context())
         group = self._communicators[local_id]
         reduced: list[Any] = list(gradients)
@@ -108,7 +130,9 @@ class GradientReducer:
             gradients[i].set_shape(variables[i].shape)  # masks and ragged data lose it on the way
         sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
         kinds = [(plans[i].spec.dtype, id(plans[i].compressor)) for i in dense]
-        for index, bucket in enumerate(buckets.plan_buckets(sizes, kinds, self._bucket_bytes)):
+        plan_of_buckets = buckets.plan_buckets(sizes, kinds, self._bucket_bytes)
+        self._buckets[number] = [[plans[dense[i]].slot for i in bucket] for bucket in plan_of_buckets]
+        for index, bucket in enumerate(plan_of_buckets):
             members = [dense[i] for i in bucket]
             name = f"optimizer {number} bucket {index}"
             totals, move = self._reduce_bucket(
@@ -146,14 +170,17 @@ class GradientReducer:
         """Reduces in a tf.function over all local replicas: eager ones run in turn, and would wait for each other."""
         key = (self._number(optimizer), keep_rows, *(tf_seam.variable_key(variable) for variable in variables))
 
+        owner = weakref.ref(optimizer)  # which may go, and take its graphs with it
+
         def reduce_local(local: Any) -> list[Any]:
-            return self.reduce(optimizer, local, variables, keep_rows=keep_rows)
+            return self.reduce(owner(), local, variables, keep_rows=keep_rows)
 
         def reduce_all(strategy: tf.distribute.Strategy, per_replica: Any) -> Any:
             if key not in self._graphs:
                 self._graphs[key] = tf.function(
                     lambda values: strategy.run(reduce_local, args=(values,)),
                     reduce_retracing=True,
+                    autograph=False,
                 )
             return self._graphs[key](per_replica)
 
@@ -168,7 +195,10 @@ class GradientReducer:
 
     def _forget(self, number: int) -> None:
         """Drops what is kept of an optimizer that is gone, and its model with it."""
-        for key in [key for key in self._slots if key[0] == number]:
+        self._buckets.pop(number, None)
+        for graph in [key for key in list(self._graphs) if key[0] == number]:
+            self._graphs.pop(graph, None)
+        for key in [key for key in list(self._slots) if key[0] == number]:
             slot = self._slots.pop(key)
             self._plans.pop(slot, None)
             self.state.drop(slot)
@@ -183,8 +213,11 @@ class GradientReducer:
         compressor = self._compressor.for_variable(spec) if gradient.dtype.is_floating else self._exact
         if not spec.shape.num_elements():
             compressor = self._exact
-        slot = self._slots[key]
-        self._plans[slot] = _Plan(slot, compressor, spec, isinstance(gradient, tf.IndexedSlices))
+        slot, is_sparse = self._slots[key], isinstance(gradient, tf.IndexedSlices)
+        before = self._plans.get(slot)
+        if before is None or (before.compressor, before.spec, before.is_sparse) != (compressor, spec, is_sparse):
+            has_state = not is_sparse and bool(tf.nest.flatten(compressor.init(spec)))
+            self._plans[slot] = _Plan(slot, compressor, spec, is_sparse, has_state)
         return self._plans[slot]
 
     def _check_agreement(self, number: int, plans: Sequence[_Plan]) -> None:

@@ -32,17 +32,19 @@ def reduce_slices(
     row_shape = slices.values.shape[1:]
     short = _cast(values, values_dtype)
     counts = group.gather(tf.reshape(tf.size(indices), [1]), name=f"{name} counts")
-    row_bytes = int(row_shape.num_elements()) * short.dtype.size
-    gathered_bytes = tf.reduce_sum(tf.cast(counts, tf.int64)) * (row_bytes + indices.dtype.size)
+    row_elements = int(row_shape.num_elements())
+    gathered_bytes = tf.reduce_sum(tf.cast(counts, tf.int64)) * (row_elements * short.dtype.size + indices.dtype.size)
+    summed = short if short.dtype != tf.float16 else values  # sums could leave its range
+    summed_bytes = 2 * int(num_rows) * row_elements * summed.dtype.size
 
     def as_table() -> tuple[tf.Tensor, tf.Tensor]:
         shape = tf.constant([num_rows, *row_shape], indices.dtype)
-        table = tf.scatter_nd(indices[:, tf.newaxis], short, shape)
+        table = tf.scatter_nd(indices[:, tf.newaxis], summed, shape)
         total = group.sum([tf.ensure_shape(table, [num_rows, *row_shape])], name=f"{name} table")[0]
         return tf.cast(total, values.dtype), tf.range(num_rows, dtype=indices.dtype)
 
     def as_rows() -> tuple[tf.Tensor, tf.Tensor]:
-        flat = tf.reshape(short, [-1, int(row_shape.num_elements())])
+        flat = tf.reshape(short, [-1, row_elements])
         of_values, of_indices = _as_words(flat), _as_words(indices[:, tf.newaxis])
         message = tf.concat([of_values, of_indices], axis=1)
         rows = group.gather_rows(message, counts=counts, name=f"{name} rows")
@@ -52,7 +54,7 @@ def reduce_slices(
             _from_words(rows[:, of_values.shape[1] :], indices.dtype)[:, 0],
         )
 
-    values, indices = tf.cond(gathered_bytes > 2 * int(num_rows) * row_bytes, as_table, as_rows)
+    values, indices = tf.cond(gathered_bytes > summed_bytes, as_table, as_rows)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

@@ -201,7 +201,9 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
                 f"TensorFlow {tf.__version__}",
             ],
         )
-        self._reducer = GradientReducer(_communicators(self, options), compressor, bucket_bytes, extended.agree)
+        self._reducer = GradientReducer(
+            _communicators(self, options), compressor, bucket_bytes, extended.agree, self._agreement.exchange
+        )
         keras_seam.install(_reducer_of)
 
     def most_steps(self, steps: int | None) -> int | None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.collectives import Communicator
 from tfdp.compression import Compressor
 
 
@@ -56,6 +57,8 @@ class CompressionReport(NamedTuple):
         return sum(variable.state_bytes for variable in self.variables)
 
     def __str__(self) -> str:
+        if self.num_replicas == 1:
+            return "One replica sends nothing."
         if not self.variables:
             return "No gradients have been reduced yet: train a step first."
         headings = ("variable", "shape", "compressor", "bytes before", "bytes after", "ratio", "state bytes")
@@ -83,28 +86,41 @@ class CompressionReport(NamedTuple):
         return "\n".join(lines)
 
 
-def bytes_on_the_wire(compressor: Compressor, spec: tf.TensorSpec, num_members: int) -> int:
-    """Returns the bytes that one member of a group sends to reduce one gradient, once `compressor` has settled.
+def bytes_on_the_wire(
+    compressor: Compressor,
+    specs: tf.TensorSpec | Sequence[tf.TensorSpec],
+    num_members: int,
+    *,
+    can_exchange: bool = True,
+) -> int:
+    """Returns the bytes that one member of a group sends to reduce gradients, once `compressor` has settled.
 
     The compressor is asked what it would do, in a graph that never runs. A sum of S bytes counts as 2 (N - 1) / N x S,
     a gather as (N - 1) x S, an exchange as (N - 1) / N x S: what the usual ring and pairwise algorithms send.
+
+    Args:
+        compressor: what reduces the gradients.
+        specs: of one gradient, or of those that travel together.
+        num_members: of the group.
+        can_exchange: whether the group can send each member a part; see `tfdp.collectives.Communicator`.
     """
-    compressor = compressor.for_variable(spec).settled()
+    specs = [specs] if isinstance(specs, tf.TensorSpec) else list(specs)
+    compressor = compressor.for_variable(specs[0]).settled()
     with tf.Graph().as_default():
-        gradient = tf.zeros(spec.shape, spec.dtype)
-        group = CountingGroup(num_members)
-        compressor.reduce([gradient], [compressor.init(spec)], group, name="report")
+        gradients = [tf.zeros(spec.shape, spec.dtype) for spec in specs]
+        group = CountingGroup(num_members, can_exchange)
+        compressor.reduce(gradients, [compressor.init(spec) for spec in specs], group, name="report")
     return round(group.sent_bytes)
 
 
-class CountingGroup:
+class CountingGroup(Communicator):
     """A group that counts what its one member hands to it, and gives back tensors of the right shapes."""
 
     can_branch = True
     rank = 0
 
-    def __init__(self, size: int) -> None:
-        self.size, self.sent_bytes = size, 0.0
+    def __init__(self, size: int, can_exchange: bool = True) -> None:
+        self.size, self.can_exchange, self.sent_bytes = size, can_exchange, 0.0
 
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         self.sent_bytes += sum(map(_num_bytes, tensors)) * 2 * (self.size - 1) / self.size
@@ -118,7 +134,7 @@ class CountingGroup:
         return self.gather(tensor, name=name)
 
     def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        self.sent_bytes += _num_bytes(tensor) * (self.size - 1) / self.size
+        self.sent_bytes += _num_bytes(tensor) * (self.size - 1) / (self.size if self.can_exchange else 1)
         return tensor
 
 

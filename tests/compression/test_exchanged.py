@@ -109,7 +109,7 @@ def test_bytes_do_not_grow_with_the_number_of_members(name):
 class Counting:
     """A member's communicator that counts what is handed to it, in the bytes that usual algorithms send."""
 
-    can_branch = True
+    can_branch, can_exchange = True, True
 
     def __init__(self, communicator):
         self.size, self.rank, self._communicator = communicator.size, communicator.rank, communicator

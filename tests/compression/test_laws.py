@@ -285,7 +285,7 @@ class Echo:
     rank = 0
 
     def __init__(self, size, *, can_branch=True):
-        self.size, self.can_branch = size, can_branch
+        self.size, self.can_branch, self.can_exchange = size, can_branch, True
 
     def sum(self, tensors, *, name):
         return [tensor * self.size for tensor in tensors]

@@ -172,7 +172,7 @@ def test_steps_and_members_and_gradients_have_random_numbers_of_their_own(name):
 class Alone:
     """The group of one member."""
 
-    size, rank, can_branch = 1, 0, True
+    size, rank, can_branch, can_exchange = 1, 0, True, True
 
     def gather(self, tensor, *, name):
         return tensor

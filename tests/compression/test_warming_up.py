@@ -15,7 +15,7 @@ every_kind_of_code = pytest.mark.parametrize("code", [CODES[name] for name in KI
 class Unbranching:
     """A group whose collectives may not stand in a tf.cond; counts its calls."""
 
-    can_branch = False
+    can_branch, can_exchange = False, True
 
     def __init__(self, communicator):
         self.size, self.rank, self._communicator = communicator.size, communicator.rank, communicator
@@ -85,7 +85,7 @@ def test_a_residual_that_is_there_already_is_sent_in_full(name):
 class Alone:
     """The group of one member."""
 
-    size, rank, can_branch = 1, 0, True
+    size, rank, can_branch, can_exchange = 1, 0, True, True
 
     def sum(self, tensors, *, name):
         return list(tensors)

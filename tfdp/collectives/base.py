@@ -13,11 +13,13 @@ class Communicator(abc.ABC):
         size: the number of members of the group.
         rank: the position of this member in it, 0 to size - 1.
         can_branch: whether its calls may stand within a tf.cond that all members decide alike.
+        can_exchange: whether `exchange` sends each member its row alone, not all rows to all.
     """
 
     size: int
     rank: int
     can_branch: bool
+    can_exchange: bool
 
     @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:

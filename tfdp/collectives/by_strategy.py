@@ -15,6 +15,7 @@ class StrategyCommunicator(Communicator):
     """
 
     can_branch = False  # replicas of one process meet outside of a choice only
+    can_exchange = False
 
     def __init__(self, size: int, rank: int) -> None:
         self.size, self.rank = size, rank

@@ -18,6 +18,7 @@ class ClusterCommunicator(Communicator):
     """
 
     can_branch = True
+    can_exchange = True
 
     def __init__(
         self, launcher: tf_seam.Launcher, *, size: int, rank: int, device: str, options: Any, in_order: bool

@@ -60,6 +60,7 @@ class _Meeting:
 
 class _LoopbackCommunicator(Communicator):
     can_branch = True
+    can_exchange = True
 
     def __init__(self, meeting: _Meeting, rank: int) -> None:
         self.size, self.rank, self._meeting = meeting.size, rank, meeting

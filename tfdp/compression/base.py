@@ -14,6 +14,7 @@ class Group(Protocol):
     size: int
     rank: int
     can_branch: bool
+    can_exchange: bool
 
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         """Returns the sums of `tensors` over all members."""

@@ -1,6 +1,7 @@
 """The compressor of a block code, whose messages cannot be summed on their way.
 
-A message between two members goes straight to the other. Among more, each member is sent its part of all messages, adds
+A message between two members goes straight to the other, as it does to all others where a group cannot exchange parts.
+Elsewhere, among more members, each member is sent its part of all messages, adds
 the decoded parts up, encodes the sum once more and gathers it to all: so the bytes that one member sends do not grow
 with the number of members.
 """
@@ -66,7 +67,7 @@ class _Exchanged(Compressor):
     ) -> tuple[Reduced, list[tf.Tensor]]:
         """Returns what `reduce_with_residuals` does; () for the residuals asks for none."""
         like = gradients[0].dtype, [gradient.shape for gradient in gradients]
-        in_one_stage = group.size <= _MOST_MEMBERS_OF_ONE_STAGE
+        in_one_stage = group.size <= _MOST_MEMBERS_OF_ONE_STAGE or not group.can_exchange
         multiple = 1 if in_one_stage else group.size
         filled = blocks_lib.num_filled(like[1], self._codec.block_size, multiple)
         random = self._random(states, group, name, 1, len(filled))
