@@ -22,6 +22,7 @@ FLOORS = {
     "compression": 1,
     "agreement": 1,
     "deadline": 1,
+    "watchdog": 1,
     "sparse": 1.5,
     "traffic": 1.5,
     "compression_state": 1.5,

@@ -58,11 +58,13 @@ NAMES = {
     "tensorflow.python.distribute.multi_worker_util": ["coordination_leader"],
     "tensorflow.python.distribute.values": ["DistributedVariable._get_replica", "Mirrored"],
     "tensorflow.python.eager.context": [
+        "Context.abort_collective_ops",
         "Context.configure_coordination_service",
         "Context.get_config_key_value",
         "Context.set_config_key_value",
         "context",
     ],
+    "tensorflow.python.eager.execute": ["quick_execute"],
     "tensorflow.python.framework.ops": ["get_default_graph"],
     "tensorflow.python.ops.collective_ops": [
         "all_gather_v2",

@@ -576,7 +576,9 @@ def steps_per_execution_with_uneven_batches(strategy):
 @training()
 def evaluate_uneven_rows_with_several_metrics(strategy):
     x, y = regression(NUM_UNEVEN_ROWS)
-    model = compiled(strategy, metrics=[keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError(), "mae"])
+    with scope(strategy):  # a metric may make its variables at once
+        metrics = [keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError(), "mae"]
+    model = compiled(strategy, metrics=metrics)
     return {f"{size}_rows": model.evaluate(x[:size], y[:size], batch_size=16, verbose=0) for size in (33, 41)}
 
 

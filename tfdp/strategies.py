@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import agreement, deadline, keras_seam, tf_seam, topology, versions
+from tfdp import agreement, deadline, keras_seam, tf_seam, topology, versions, watchdog
 from tfdp import compression as compression_lib
 from tfdp.buckets import DEFAULT_BUCKET_BYTES
 from tfdp.collectives import ClusterCommunicator, StrategyCommunicator
@@ -181,7 +181,9 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         self._tf_config = None if cluster_resolver else os.environ.get("TF_CONFIG", "")
         cluster = _cluster(cluster_resolver)
         timeout_seconds = _start_timeout_seconds(start_timeout_seconds, os.environ)
-        options = _with_timeout(communication_options or tf.distribute.experimental.CommunicationOptions())
+        options = communication_options or tf.distribute.experimental.CommunicationOptions()
+        limit_seconds = options.timeout_seconds or DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
+        options = _without_timeout(options)
         check_device_names(devices)
         _configure_devices(os.environ)
         ready_file = os.environ.get("TFDP_READY_FILE", "")
@@ -190,6 +192,7 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             extended = tf_seam.MultiWorkerExtended(self, cluster, devices, options, timeout_seconds)
         tf.distribute.Strategy.__init__(self, extended)
         _touch(ready_file)
+        _watch_collectives(self, cluster, limit_seconds)
         self._agreement = agreement.Agreement(cluster, tf_seam.strategy_number(self), timeout_seconds)
         extended.agree = self._agreement.agree
         extended.agree(
@@ -307,13 +310,23 @@ def _start_timeout_seconds(value: float | None, environment: Mapping[str, str]) 
     return seconds
 
 
-def _with_timeout(options: Any) -> Any:
-    if options.timeout_seconds:
-        return options
+def _without_timeout(options: Any) -> Any:
+    """Returns the options without their time limit, which `watchdog` keeps."""
     return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=options.bytes_per_pack,
-        timeout_seconds=DEFAULT_COLLECTIVE_TIMEOUT_SECONDS,
-        implementation=options.implementation,
+        bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
+    )
+
+
+def _watch_collectives(strategy: Any, cluster: topology.Cluster | None, seconds: float) -> None:
+    if cluster is None or cluster.num_workers == 1:
+        return
+    others = ", ".join(cluster.name(rank) for rank in range(cluster.num_workers) if rank != cluster.rank)
+    watchdog.watch(
+        strategy,
+        seconds,
+        f"tfdp: {cluster.name(cluster.rank)} has waited {seconds:g} s in one call of TensorFlow, most likely for one "
+        f"of the other workers to come to the same point: {others}. See their logs: every worker must make the same "
+        "steps. `communication_options` has the limit, `timeout_seconds`.",
     )
 
 

@@ -26,7 +26,7 @@ from tensorflow.python.distribute import (
     multi_worker_util,
     values,
 )
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import collective_ops, resource_variable_ops
 
@@ -396,6 +396,16 @@ def variable_key(variable: Any) -> str:
 def plain_variable(initial_value: Any, *, trainable: bool = False) -> tf.Variable:
     """Returns a variable of this process alone, on the current device, whatever strategy is in scope."""
     return resource_variable_ops.ResourceVariable(initial_value, trainable=trainable)
+
+
+def is_call_of_runtime(frame: Any) -> bool:
+    """Whether `frame`, the innermost of a thread, has handed its thread to TensorFlow's runtime."""
+    return frame.f_code.co_filename == execute.__file__
+
+
+def abort_collectives(message: str) -> None:
+    """Makes all collectives that this process waits in, and all later ones, raise a DeadlineExceededError."""
+    context.context().abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)
 
 
 def publish(key: str, value: str) -> None:

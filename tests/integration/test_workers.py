@@ -482,3 +482,59 @@ def test_wrong_devices_are_refused(monkeypatch, cluster, devices, message):
     with pytest.raises(ValueError) as raised:
         tfdp.MultiWorkerMirroredStrategy(devices=devices)
     assert message in str(raised.value)
+
+
+# Time limits within a step
+
+LATE_WORKER = """
+import os, sys, time
+import keras
+import numpy as np
+import tensorflow as tf
+import tfdp
+
+limit = tf.distribute.experimental.CommunicationOptions(timeout_seconds=4)
+strategy = tfdp.MultiWorkerMirroredStrategy(communication_options=limit)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+
+class Late(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3 and strategy.cluster_resolver.task_id == 1:
+            time.sleep(60)
+
+
+def fit(*callbacks):
+    rows = np.ones((320, 4), "float32")
+    model.fit(rows, rows[:, :1], batch_size=32, epochs=3, shuffle=False, verbose=0, callbacks=list(callbacks))
+    return len(os.listdir("/proc/self/task"))
+
+
+print("threads", fit(), fit(), flush=True)
+began = time.monotonic()
+try:
+    fit(Late())
+except tf.errors.OpError as error:
+    print("raised", type(error).__name__, "within 20 s" if time.monotonic() - began < 20 else "too late", flush=True)
+    os._exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def late():
+    """How the workers ended of which the second comes late to a step."""
+    return workers.finish(workers.start_cluster(LATE_WORKER), deadline_seconds=60.0, grace_seconds=5.0)
+
+
+def test_a_worker_that_waits_too_long_within_a_step_says_for_whom(late):
+    assert late[0].status == 3, late[0].output
+    assert "raised DeadlineExceededError within 20 s" in late[0].output
+    assert re.search(r"worker 0 \(\S+\) has waited 4 s in one call of TensorFlow, .*: worker 1 \(", late[0].output)
+
+
+def test_collectives_leave_no_threads_behind(late):
+    for worker in late:
+        before, after = map(int, re.search(r"threads (\d+) (\d+)", worker.output).groups())
+        assert after - before < 20, "TensorFlow's time limit of a collective keeps threads: use tfdp's own"

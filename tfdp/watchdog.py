@@ -1,0 +1,48 @@
+"""A deadline for calls of TensorFlow that wait for other workers.
+
+TensorFlow has a time limit of its own for each collective. It keeps two threads waiting for each, until the time is up
+even if the collective has long ended: a training of ten steps a second would need a hundred thousand of them.
+"""
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+from tfdp import tf_seam
+
+_LOG = logging.getLogger("tfdp")
+_MOST_SECONDS_BETWEEN_LOOKS = 10.0
+
+
+def watch(owner: Any, seconds: float, message: str) -> None:
+    """Ends the collectives of this process, with `message`, when one call of TensorFlow lasts longer than `seconds`.
+
+    The call then raises an error. Calls of the thread that this is called in are watched, as long as `owner` lives.
+
+    Args:
+        owner: for whom to watch.
+        seconds: what a call may take. A look is taken four times in that, and every ten seconds at least.
+        message: what to say.
+    """
+    arguments = (weakref.ref(owner), threading.get_ident(), seconds, message)
+    threading.Thread(target=_watch, args=arguments, name="tfdp watchdog", daemon=True).start()
+
+
+def _watch(owner: Any, thread: int, seconds: float, message: str) -> None:
+    # The frame is kept from look to look: a later call could have one in the same place of memory otherwise.
+    watched, since = None, 0.0
+    while owner() is not None:
+        time.sleep(min(seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS))
+        frame = sys._current_frames().get(thread)
+        if frame is None or not tf_seam.is_call_of_runtime(frame):
+            watched = None
+        elif frame is not watched:
+            watched, since = frame, time.monotonic()
+        elif time.monotonic() - since > seconds:
+            _LOG.error("%s", message)
+            tf_seam.abort_collectives(message)
+            return
+        del frame
