@@ -313,8 +313,10 @@ def _overwrite_locally(
 
 
 def _reduce(reducer: GradientReducer, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    # Keras squares and clips the rows of sparse gradients one by one, repeated ones too. Only SGD just adds them up.
     clips = any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue"))
-    return reducer.reduce(optimizer, _without_rows_nothing(gradients), variables, keep_rows=clips)
+    keep_rows = clips or type(optimizer) is not keras.optimizers.SGD
+    return reducer.reduce(optimizer, _without_rows_nothing(gradients), variables, keep_rows=keep_rows)
 
 
 def _without_rows_nothing(gradients: Sequence[Any]) -> list[Any]:

@@ -167,6 +167,17 @@ class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
         """One launcher for each local device."""
         return self._launchers
 
+    def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
+        """Reduces each dtype apart, which TensorFlow would pack into one tensor."""
+        leaves = tf.nest.flatten(value)
+        reduced = list(leaves)
+        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+            members = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+            results = super()._all_reduce(reduce_op, [leaves[i] for i in members], replica_id, options)
+            for i, result in zip(members, results, strict=True):
+                reduced[i] = result
+        return tf.nest.pack_sequence_as(value, reduced)
+
 
 class TwoLevelCrossDeviceOps(CrossDeviceOps):
     """Adds up within this process, over the processes by one collective, and hands out copies.
