@@ -214,10 +214,10 @@ def test_strategies_are_those_that_keras_and_users_look_for():
     assert strategy.num_replicas_in_sync == 1
 
 
-def test_the_report_says_that_there_is_nothing_before_the_first_step():
+def test_the_report_says_that_one_replica_sends_nothing():
     report = tfdp.MirroredStrategy().compression_report()
     assert (report.uncompressed_wire_bytes, report.wire_bytes, report.state_bytes) == (0, 0, 0)
-    assert str(report) == "No gradients have been reduced yet: train a step first."
+    assert str(report) == "One replica sends nothing."
 
 
 def test_one_device_trains_as_without_a_strategy():
