@@ -44,7 +44,7 @@ class _Exchanged(Compressor):
         return {"steps": np.int64(0)} if self._codec.is_stochastic else ()
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
-        return self._reduce(gradients, (), states, group, name)[0]
+        return self.reduce_with_residuals(gradients, (), states, group, name=name)[0]
 
     def reduce_with_residuals(
         self,
@@ -55,17 +55,7 @@ class _Exchanged(Compressor):
         *,
         name: str,
     ) -> tuple[Reduced, list[tf.Tensor]]:
-        return self._reduce(gradients, residuals, states, group, name)
-
-    def _reduce(
-        self,
-        gradients: Sequence[tf.Tensor],
-        residuals: Sequence[tf.Tensor],
-        states: Sequence[Any],
-        group: Group,
-        name: str,
-    ) -> tuple[Reduced, list[tf.Tensor]]:
-        """Returns what `reduce_with_residuals` does; () for the residuals asks for none."""
+        """Does what its base does in fewer passes; () for the residuals asks for none."""
         like = gradients[0].dtype, [gradient.shape for gradient in gradients]
         in_one_stage = group.size <= _MOST_MEMBERS_OF_ONE_STAGE or not group.can_exchange
         multiple = 1 if in_one_stage else group.size

@@ -18,19 +18,7 @@ def by_size(compressor: Compressor, *, min_elements: int = 1024, otherwise: Comp
         min_elements: numbers in a gradient.
         otherwise: for all smaller ones; None sends them as they are.
     """
-    if isinstance(min_elements, bool) or not isinstance(min_elements, int):
-        raise TypeError(f"`min_elements` must be an integer. Received: min_elements={min_elements!r}.")
-    if min_elements < 0:
-        raise ValueError(f"`min_elements` must be at least 0. Received: min_elements={min_elements}.")
-    small = none() if otherwise is None else otherwise
-    _check(compressor, small)
-
-    def choose(spec: tf.TensorSpec) -> Compressor:
-        return compressor if spec.shape.num_elements() >= min_elements else small
-
-    return _Chosen(
-        choose, _text("by_size", repr(compressor), otherwise, min_elements=min_elements), (compressor, small)
-    )
+    return _at_least("by_size", compressor, otherwise, "min_elements", min_elements, lambda shape: shape.num_elements())
 
 
 def by_shape(compressor: Compressor, *, min_rank: int = 2, otherwise: Compressor | None = None) -> Compressor:
@@ -41,17 +29,7 @@ def by_shape(compressor: Compressor, *, min_rank: int = 2, otherwise: Compressor
         min_rank: axes of a gradient.
         otherwise: for those of fewer axes; None sends them as they are.
     """
-    if isinstance(min_rank, bool) or not isinstance(min_rank, int):
-        raise TypeError(f"`min_rank` must be an integer. Received: min_rank={min_rank!r}.")
-    if min_rank < 0:
-        raise ValueError(f"`min_rank` must be at least 0. Received: min_rank={min_rank}.")
-    flat = none() if otherwise is None else otherwise
-    _check(compressor, flat)
-
-    def choose(spec: tf.TensorSpec) -> Compressor:
-        return compressor if spec.shape.rank >= min_rank else flat
-
-    return _Chosen(choose, _text("by_shape", repr(compressor), otherwise, min_rank=min_rank), (compressor, flat))
+    return _at_least("by_shape", compressor, otherwise, "min_rank", min_rank, lambda shape: shape.rank)
 
 
 def by_name(compressors: Mapping[str, Compressor], *, otherwise: Compressor | None = None) -> Compressor:
@@ -85,6 +63,28 @@ def by_name(compressors: Mapping[str, Compressor], *, otherwise: Compressor | No
         return next((compressor for pattern, compressor in patterns if pattern.search(spec.name or "")), rest)
 
     return _Chosen(choose, _text("by_name", repr(dict(compressors)), otherwise), (*compressors.values(), rest))
+
+
+def _at_least(
+    function: str,
+    compressor: Compressor,
+    otherwise: Compressor | None,
+    option: str,
+    least: int,
+    measure: Callable[[tf.TensorShape], int],
+) -> Compressor:
+    """Returns a compressor for gradients whose shape measures `least` and more, the value of `option` of `function`."""
+    if isinstance(least, bool) or not isinstance(least, int):
+        raise TypeError(f"`{option}` must be an integer. Received: {option}={least!r}.")
+    if least < 0:
+        raise ValueError(f"`{option}` must be at least 0. Received: {option}={least}.")
+    rest = none() if otherwise is None else otherwise
+    _check(compressor, rest)
+
+    def choose(spec: tf.TensorSpec) -> Compressor:
+        return compressor if measure(spec.shape) >= least else rest
+
+    return _Chosen(choose, _text(function, repr(compressor), otherwise, **{option: least}), (compressor, rest))
 
 
 class _Chosen(Compressor):
