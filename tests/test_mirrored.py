@@ -26,7 +26,8 @@ make_strategy = functools.partial(tfdp.MirroredStrategy, ["/cpu:0", "/cpu:1"])
 trainings.record_all(folder / "2 devices", make_strategy())
 trainings.record_compression(folder / "2 devices", make_strategy)
 for function in (
-    trainings.unsynchronized_batch_normalization, trainings.refusal_of_jit_compile, trainings.sums_of_two_dtypes
+    trainings.unsynchronized_batch_normalization, trainings.refusal_of_jit_compile, trainings.sums_of_two_dtypes,
+    trainings.refusals_of_what_was_created_outside
 ):
     trainings.record(folder / "2 devices", function.__name__, functools.partial(function, make_strategy()))
 for name, strategy in (
@@ -102,6 +103,13 @@ def test_jit_compile_of_several_replicas_on_cpus_is_refused_with_advice(results)
     message = str(trainings.recorded(results / "2 devices", "refusal_of_jit_compile")["message"])
     assert "`jit_compile=True` does not work with several replicas on CPUs" in message
     assert "Compile the model with jit_compile='auto' or False." in message
+
+
+def test_what_was_created_outside_the_scope_is_refused_by_name(results):
+    messages = trainings.recorded(results / "2 devices", "refusals_of_what_was_created_outside")
+    for what, name in (("layer", "/kernel"), ("metric", "mean_squared_error/total"), ("optimizer", "optimizer SGD")):
+        assert "must be created, and the model be compiled, within `with strategy.scope():`" in str(messages[what])
+        assert name in str(messages[what])
 
 
 @pytest.mark.parametrize("size", [1, 7, 17, 33])

@@ -83,6 +83,7 @@ ATTRIBUTES = {
         "_collective_keys",
         "_communication_options",
         "_cross_device_ops",
+        "_enable_check_health",
         "_host_cross_device_ops",
         "_id_in_cluster",
         "_is_chief",
@@ -109,6 +110,7 @@ ATTRIBUTES = {
     "tensorflow.python.distribute.values.PerReplicaSpec": ["_value_specs"],
     "keras.src.backend.tensorflow.optimizer.TFOptimizer": [
         "_accumulated_gradients",
+        "_distribution_strategy",
         "_iterations",
         "_model_variables_moving_average",
         "_trainable_variables",

@@ -1195,6 +1195,27 @@ def refusal_of_jit_compile(strategy):
     return {"message": "trained"}
 
 
+def refusals_of_what_was_created_outside(strategy):
+    """Returns what a training says of a layer, a metric and an optimizer that the strategy does not know."""
+    layer, metric = keras.layers.Dense(1), keras.metrics.MeanSquaredError()
+    layer.build((None, 3))
+    optimizer = keras.optimizers.SGD()
+    messages = {}
+    for name, parts in {
+        "layer": (layer, "sgd", []),
+        "metric": (None, "sgd", [metric]),
+        "optimizer": (None, optimizer, []),
+    }.items():
+        with strategy.scope():
+            model = keras.Sequential([parts[0] or keras.layers.Dense(1)])
+            model.compile(parts[1], "mse", metrics=parts[2])
+        try:
+            model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+        except ValueError as error:
+            messages[name] = str(error)
+    return messages
+
+
 OWN_BATCHES = ((6, 3), (4, 0))
 
 

@@ -450,7 +450,25 @@ def _make_weighted_function(
             "`jit_compile=True` does not work with several replicas on CPUs: XLA has no collectives there. "
             "Compile the model with jit_compile='auto' or False. Received: jit_compile=True."
         )
+    optimizer = getattr(trainer, "optimizer", None)
+    _check_that_the_strategy_knows(
+        [*trainer.variables, *trainer.metrics_variables, *(optimizer.variables if optimizer else ())]
+    )
     return original(trainer, _TrainerStep(trainer, step_function))
+
+
+def _check_that_the_strategy_knows(variables: Sequence[Any]) -> None:
+    """Raises a ValueError for variables that each replica or worker would change on its own."""
+    foreign = [variable.path for variable in variables if not tf_seam.is_distributed(variable.value)]
+    if foreign:
+        raise _created_outside(", ".join(dict.fromkeys(foreign)))
+
+
+def _created_outside(what: str) -> ValueError:
+    return ValueError(
+        "All of a model's layers, metrics and optimizers must be created, and the model be compiled, within `with "
+        f"strategy.scope():`, so that their variables are equal on all replicas. Created outside: {what}."
+    )
 
 
 def _share_of(data: Any) -> Share | None:
@@ -591,6 +609,9 @@ def _build_for_replicas(
     if strategy is None or reducer_of(strategy) is None:
         original(trainer, iterator=iterator, data_batch=data_batch)
         return
+    optimizer = getattr(trainer, "optimizer", None)
+    if optimizer and getattr(optimizer, "_distribution_strategy", strategy) is not strategy:
+        raise _created_outside(f"the optimizer {type(optimizer).__name__}")
     if iterator is not None:
         spec = keras.tree.map_structure(_replica_spec, iterator._distributed_dataset.element_spec)
         kinds = tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec

@@ -242,6 +242,10 @@ class MirroredExtended(_PartialSums, mirrored_strategy.MirroredExtended):
 class MultiWorkerExtended(_PartialSums, collective_all_reduce_strategy.CollectiveAllReduceExtended):
     """What TensorFlow's MultiWorkerMirroredStrategy does, on all local devices and with deadlines."""
 
+    # The cluster's heartbeats do that. TensorFlow's own thread for it, which every strategy but the first would start,
+    # may be within a call when the process ends, and then aborts it.
+    _enable_check_health = False
+
     def __init__(
         self,
         container_strategy: tf.distribute.Strategy,
@@ -402,6 +406,11 @@ def variable_key(variable: Any) -> str:
     elif hasattr(getattr(variable, "handle", None), "_distributed_container"):
         variable = variable.handle._distributed_container()
     return variable._unique_id
+
+
+def is_distributed(variable: tf.Variable) -> bool:
+    """Returns whether `variable` was created within the scope of a strategy with replicas."""
+    return isinstance(variable, values.DistributedVariable)
 
 
 def plain_variable(initial_value: Any, *, trainable: bool = False) -> tf.Variable:

@@ -163,3 +163,18 @@ def test_as_many_bytes_travel_as_are_reported(name):
 def test_kinds_of_every_row_reach_both_stages():
     for row in ROWS.values():
         assert {2, 3} <= {kind.size for kind in kinds(row)}
+
+
+def test_what_is_no_code_is_refused():
+    with pytest.raises(TypeError, match=r"`codec` must be a tfdp.compression.BlockCodec. Received: None."):
+        compression.exchanged(None, name="none")
+    with pytest.raises(TypeError, match=r"`codec` must be a tfdp.compression.Codec. Received: 3."):
+        compression.summed(3, name="three")
+
+
+def test_a_code_has_bits_that_fill_bytes_and_blocks_that_fill_words():
+    codec = compression.BlockCodec(3, 256, None, None, None, False, 1)
+    with pytest.raises(ValueError, match=r"have 1, 2, 4 or 8 bits\. Received: bits=3"):
+        compression.exchanged(codec, name="of 3 bits")
+    with pytest.raises(ValueError, match=r"multiple of 32\. Received: block_size=100"):
+        compression.exchanged(codec._replace(bits=4, block_size=100), name="of 100")

@@ -210,8 +210,9 @@ def test_a_block_size_is_a_multiple_of_32(build, block_size):
 
 
 @every_builder
-def test_a_block_size_is_shown_and_kept_to(build):
-    compressor = build(block_size=32)
+@pytest.mark.parametrize("number", [int, np.int64])
+def test_a_block_size_is_shown_and_kept_to(build, number):
+    compressor = build(block_size=number(32))
     assert repr(compressor).endswith("block_size=32)")
     with kernels(are_compiled=False):
         gradient = tf.concat([tf.fill([32], 1.0), tf.fill([7], 1e6)], axis=0)

@@ -15,7 +15,7 @@ import tfdp
 
 # A strategy must be made before TensorFlow starts.
 START = """
-import functools, gc, pathlib, sys
+import functools, gc, pathlib, sys, threading
 import numpy as np
 import tfdp, trainings
 
@@ -58,6 +58,7 @@ trainings.record(folder, "after local", lambda: train(strategy))
 if rank == 1:
     train(local)
 trainings.record(folder, "after local on one worker", lambda: train(strategy))
+trainings.record(folder, "threads", lambda: {"names": sorted({thread.name for thread in threading.enumerate()})})
 """
 # Of three workers, each encodes a part of the sum once more.
 THREE_WORKERS = """
@@ -194,6 +195,13 @@ def test_a_compressor_of_the_users_own_trains(results):
 
 def test_workers_may_collect_their_garbage_at_different_times(results):
     trainings.assert_equals_one_device("embedding", on_both_workers(results, "2 workers", "after garbage"))
+
+
+def test_no_thread_is_left_that_could_abort_the_process_at_its_end(results):
+    """TensorFlow's own look after other workers' health does, where it is within a call of the runtime."""
+    for rank in range(2):
+        names = trainings.recorded(results / "2 workers of 2 devices" / f"worker {rank}", "threads")["names"]
+        assert set(names.tolist()) == {"MainThread", "tfdp watchdog"}
 
 
 @pytest.mark.parametrize("name", ["local", "after local", "after local on one worker"])

@@ -52,6 +52,15 @@ class Encoded(NamedTuple):
     scales: tf.Tensor
 
 
+def checked_block_size(block_size: int) -> int:
+    """Returns `block_size`, or raises what is wrong with it."""
+    if isinstance(block_size, bool) or not isinstance(block_size, int | np.integer):
+        raise TypeError(f"`block_size` must be an integer. Received: block_size={block_size!r}.")
+    if block_size < 32 or block_size % 32:
+        raise ValueError(f"`block_size` must be a positive multiple of 32. Received: block_size={block_size}.")
+    return int(block_size)
+
+
 def num_blocks(shapes: Sequence[tf.TensorShape], block_size: int, multiple: int) -> int:
     """Returns the number of blocks of tensors of these shapes, rounded up to a multiple."""
     return -(-sum(-(-(shape.num_elements() or 0) // block_size) for shape in shapes) // multiple) * multiple

@@ -31,6 +31,11 @@ def exchanged(codec: BlockCodec, *, name: str) -> Compressor:
         codec: the code.
         name: how the compressor shows itself, with its options, such as "int8(block_size=256)".
     """
+    if not isinstance(codec, BlockCodec):
+        raise TypeError(f"`codec` must be a tfdp.compression.BlockCodec. Received: {codec!r}.")
+    if codec.bits not in (1, 2, 4, 8):
+        raise ValueError(f"The codes of a `BlockCodec` have 1, 2, 4 or 8 bits. Received: bits={codec.bits!r}.")
+    blocks_lib.checked_block_size(codec.block_size)
     return _Exchanged(codec, name)
 
 

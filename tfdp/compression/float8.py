@@ -4,9 +4,9 @@ import tensorflow as tf
 
 from tfdp.compression import blocks as blocks_lib
 from tfdp.compression.base import Compressor
-from tfdp.compression.blocks import BlockCodec
+from tfdp.compression.blocks import BlockCodec, checked_block_size
 from tfdp.compression.exchanged import exchanged
-from tfdp.compression.quantizing import MARGIN, checked_block_size
+from tfdp.compression.quantizing import MARGIN
 
 _LARGEST_E4M3, _LARGEST_E5M2 = 448.0, 57344.0
 

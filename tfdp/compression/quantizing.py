@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdp.compression import blocks as blocks_lib
 from tfdp.compression.base import Compressor
-from tfdp.compression.blocks import BlockCodec
+from tfdp.compression.blocks import BlockCodec, checked_block_size
 from tfdp.compression.exchanged import exchanged
 
 # A scale is this much smaller than it could be, so that no rounding makes the largest finite number infinite.
@@ -99,15 +99,6 @@ def natural(*, block_size: int = 1024) -> Compressor:
     """
     codec = BlockCodec(8, checked_block_size(block_size), _power_above, _to_powers, _from_powers, True, 1)
     return exchanged(codec, name=f"natural(block_size={block_size})")
-
-
-def checked_block_size(block_size: int) -> int:
-    """Returns `block_size`, or raises what is wrong with it."""
-    if isinstance(block_size, bool) or not isinstance(block_size, int):
-        raise TypeError(f"`block_size` must be an integer. Received: block_size={block_size!r}.")
-    if block_size < 32 or block_size % 32:
-        raise ValueError(f"`block_size` must be a positive multiple of 32. Received: block_size={block_size}.")
-    return block_size
 
 
 def _levels(bits: int) -> int:

@@ -3,9 +3,8 @@
 import tensorflow as tf
 
 from tfdp.compression.base import Compressor
-from tfdp.compression.blocks import BlockCodec, mean_magnitudes
+from tfdp.compression.blocks import BlockCodec, checked_block_size, mean_magnitudes
 from tfdp.compression.exchanged import exchanged
-from tfdp.compression.quantizing import checked_block_size
 
 
 def sign(*, block_size: int = 1024) -> Compressor:

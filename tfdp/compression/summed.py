@@ -19,6 +19,8 @@ def summed(codec: Codec, *, name: str, sparse_dtype: tf.DType | None = None) -> 
         name: how the compressor shows itself, with its options, such as "bf16()".
         sparse_dtype: in which dtype the values of sparse gradients travel; None as they are.
     """
+    if not isinstance(codec, Codec):
+        raise TypeError(f"`codec` must be a tfdp.compression.Codec. Received: {codec!r}.")
     return _Summed(codec, name, sparse_dtype)
 
 
