@@ -615,6 +615,23 @@ def mean_with_sample_weight(strategy):
     return outcome(model, fit(model, x, y, epochs=2, sample_weight=weights))
 
 
+def without_mean(strategy, reduction, rows):
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    model = compiled(strategy, make_optimizer=lambda: keras.optimizers.SGD(0.001), loss=loss)
+    return outcome(model, fit(model, *regression(rows), epochs=2))
+
+
+@training()
+def losses_that_are_summed(strategy):
+    return without_mean(strategy, "sum", NUM_UNEVEN_ROWS)
+
+
+@training()
+def losses_that_are_not_reduced(strategy):
+    """In even batches: Keras counts each by the square of its rows."""
+    return without_mean(strategy, None, NUM_ROWS)
+
+
 @training()
 def class_weights(strategy):
     x, _ = regression(NUM_UNEVEN_ROWS)
@@ -1280,6 +1297,8 @@ _ON_ONE_MACHINE_ONLY = {
     "loss_scale_with_gradient_accumulation",
     "evaluate_uneven_rows_with_several_metrics",
     "mean_with_sample_weight",
+    "losses_that_are_summed",
+    "losses_that_are_not_reduced",
     "add_loss",
     "activity_regularizer",
     "moving_average_that_overwrites",

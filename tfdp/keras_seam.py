@@ -357,6 +357,8 @@ def _unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
     share = _share.get()
     if share is None:
         return original(value)
+    if value.shape.rank:  # a loss that is not reduced: its gradient is that of a sum, and shown is a mean
+        return tf.where(share.rows > 0, tf.reduce_mean(value), tf.zeros([], value.dtype))
     value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
     return tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
 
