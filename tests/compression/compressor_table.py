@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -12,8 +11,7 @@ import tensorflow as tf
 
 from tfdp import compression
 from tfdp.collectives import loopback
-
-exchanged_lib = importlib.import_module("tfdp.compression.exchanged")  # a function has its name
+from tfdp.compression.kernels import WithKernels
 
 
 class Code(NamedTuple):
@@ -198,10 +196,10 @@ def kinds(row: Row) -> list[Kind]:
 
 @contextlib.contextmanager
 def kernels(*, are_compiled: bool) -> Iterator[None]:
-    """Lets block codes run op by op where kernels are not to be compiled."""
+    """Lets compressors run op by op where kernels are not to be compiled."""
     with contextlib.ExitStack() as stack:
         if not are_compiled:
-            plain = mock.patch.object(exchanged_lib._Exchanged, "_compiled", lambda self, kernel, *like: kernel)
+            plain = mock.patch.object(WithKernels, "_compiled", lambda self, kernel, *like: kernel)
             stack.enter_context(plain)
         yield
 
