@@ -28,13 +28,23 @@ def seconds(function) -> float:
     return time.perf_counter() - begin
 
 
+class TwoAlike(CountingGroup):
+    """A group of two that send the same."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def sum(self, tensors, *, name):
+        return [2 * tensor for tensor in tensors]
+
+
 def operations() -> dict:
     """Returns what to measure, by name: functions without arguments."""
     generator = np.random.default_rng(0)
     array = generator.standard_normal(SHAPE).astype("float32")
     gradient = tf.constant(array)
     residual = tf.constant(0.1 * generator.standard_normal(SHAPE).astype("float32"))
-    group = CountingGroup(2)
+    group = TwoAlike()
     measured = {"copy": array.copy}
     measured["bf16: encode"] = lambda: tf.cast(gradient, tf.bfloat16)
     half = tf.cast(gradient, tf.bfloat16)
@@ -56,6 +66,17 @@ def operations() -> dict:
         measured[f"{name}: decode two and add"] = lambda c=compressor, b=both: c._decode(
             b, 2, tf.float32, [gradient.shape]
         )
+    for rank in (1, 4, 16):
+        compressor = compression.power_sgd(rank)
+        states = tf.nest.map_structure(tf.constant, [compressor.init(tf.TensorSpec(SHAPE, tf.float32))])
+
+        @tf.function(autograph=False)
+        def both(gradient, residual, states, compressor=compressor):
+            result, unsent = compressor.reduce_with_residuals([gradient], [residual], states, group, name="benchmark")
+            return result.total, result.states, result.finite, unsent
+
+        name = f"power_sgd of rank {rank}: encode with error feedback, decode"
+        measured[name] = lambda both=both, states=states: both(gradient, residual, states)
     return measured
 
 

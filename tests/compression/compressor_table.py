@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -12,8 +11,7 @@ import tensorflow as tf
 
 from tfdp import compression
 from tfdp.collectives import loopback
-
-exchanged_lib = importlib.import_module("tfdp.compression.exchanged")  # a function has its name
+from tfdp.compression.kernels import WithKernels
 
 
 class Code(NamedTuple):
@@ -28,6 +26,10 @@ class Code(NamedTuple):
         block_size: of a block code.
         is_unbiased: whether what arrives is right on average.
         poisons_blocks: whether NaN takes its whole block with it.
+        poisons_all: whether NaN takes the whole of what is compressed with it.
+        compresses: shape -> whether a gradient of it is compressed; others travel as they are.
+        rounds_like_largest: whether an element is rounded as the largest of its gradient is.
+        overshoot: how many times as large as the largest of a gradient what stands for an element may be.
     """
 
     compressor: compression.Compressor
@@ -37,6 +39,10 @@ class Code(NamedTuple):
     block_size: int = 0
     is_unbiased: bool = False
     poisons_blocks: bool = False
+    poisons_all: bool = False
+    compresses: Callable[[tuple[int, ...]], bool] = lambda shape: True
+    rounds_like_largest: bool = False
+    overshoot: float = 1.0
 
     @property
     def error(self) -> float:
@@ -59,6 +65,13 @@ CODES = {
     "qsgd of 8 bits": Code(compression.qsgd(bits=8), step=1 / 127, block_size=256, is_unbiased=True),
     "tern_grad": Code(compression.tern_grad(), step=1, block_size=1024, is_unbiased=True),
     "natural": Code(compression.natural(), step=1, block_size=1024, is_unbiased=True, largest_sum=0.5),
+    "power_sgd": Code(
+        compression.power_sgd(),
+        poisons_all=True,
+        compresses=lambda shape: shape == (33, 65),
+        rounds_like_largest=True,
+        overshoot=33**0.5,  # a direction may gather a column of equal elements in one of them
+    ),
 }
 
 # So does a new combinator. Each keeps the bounds of what it is given.
@@ -97,8 +110,8 @@ ROWS = {
     for combinator, combine in COMBINATORS.items()
     for name, code in CODES.items()
 }
-# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance.
-KINDS_OF_CODES = ("bf16", "int8", "qsgd")
+# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance, in two sums.
+KINDS_OF_CODES = ("bf16", "int8", "qsgd", "power_sgd")
 BLOCK_CODES = {name: code for name, code in CODES.items() if code.block_size}
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -198,10 +211,10 @@ def kinds(row: Row) -> list[Kind]:
 
 @contextlib.contextmanager
 def kernels(*, are_compiled: bool) -> Iterator[None]:
-    """Lets block codes run op by op where kernels are not to be compiled."""
+    """Lets compressors run op by op where kernels are not to be compiled."""
     with contextlib.ExitStack() as stack:
         if not are_compiled:
-            plain = mock.patch.object(exchanged_lib._Exchanged, "_compiled", lambda self, kernel, *like: kernel)
+            plain = mock.patch.object(WithKernels, "_compiled", lambda self, kernel, *like: kernel)
             stack.enter_context(plain)
         yield
 

@@ -89,6 +89,7 @@ SPEC = tf.TensorSpec([1024, 1024], tf.float32)
         (compression.qsgd(), 0.14),
         (compression.tern_grad(), 0.07),
         (compression.sign(), 0.04),
+        (compression.power_sgd(), 0.008),
     ],
     ids=repr,
 )

@@ -53,7 +53,7 @@ def test_the_total_is_the_sum_of_what_the_members_sent(name):
                 # own dtype.
                 bound = ((size - 1) * roundoff + 4 * ROUNDOFF[dtype]) * np.sum(np.abs(sent), axis=0)
                 bound += size * size * smallest
-                if code.block_size:
+                if code.block_size or code.rounds_like_largest:
                     # What a second encoding loses is as large as the largest of a block, and is subtracted.
                     bound += 8 * size * ROUNDOFF[dtype] * np.max(np.abs([*sent, total]))
                 error = np.abs(total - np.sum(sent, axis=0))
@@ -146,6 +146,10 @@ def check_poisoned(code, total, where):
         spared = np.ones(flat.size, bool)
         for (owner, element), value in where.items():
             if owner == index:
+                if code.poisons_all and code.compresses(tuple(tensor.shape)):
+                    assert np.all(np.isnan(flat)), index
+                    spared[:] = False
+                    continue
                 np.testing.assert_equal(flat[element], value)
                 width = code.block_size if code.poisons_blocks else 1
                 spared[element // width * width : element // width * width + width] = False
@@ -186,6 +190,7 @@ def test_huge_and_tiny_gradients_have_finite_sums(name, dtype, magnitude):
     if row.code.travels == tf.bfloat16 and magnitude > 3e38:
         pytest.skip("bf16 has the range of float32")
     for size in (2, 3) if dtype == tf.float32 else (3,):
+        magnitude = min(magnitude, 0.9 * float(dtype.max) / (size * row.code.overshoot))
         gradients = [
             [tf.cast(tf.constant(magnitude * signs.choice([-1.0, 1.0], shape)), dtype) for shape in SHAPES]
             for _ in range(size)

@@ -1,7 +1,9 @@
 """Compressors by their names."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from compressor_table import reduce
 
 from tfdp import compression
 from tfdp.compression import registry
@@ -19,11 +21,19 @@ OF_KERNELS = {
     "qsgd": "qsgd(bits=4, block_size=256)",
     "tern_grad": "tern_grad(block_size=1024)",
     "natural": "natural(block_size=1024)",
+    "powersgd": "error_feedback(power_sgd(rank=4, min_compression_rate=2))",
+    "powersgd:2": "error_feedback(power_sgd(rank=2, min_compression_rate=2))",
 }
+OF_ALL = ("none", "bf16", "fp16", "powersgd", "powersgd:2")  # powersgd chooses by shape itself
 
 
 def test_every_name_is_tested_here():
-    assert OF_KERNELS.keys() == registry._BUILDERS.keys()
+    assert {name.partition(":")[0] for name in OF_KERNELS} == registry._NAMES.keys()
+
+
+def test_every_name_that_takes_a_number_is_tested_with_one():
+    with_numbers = {name.partition(":")[0] for name in OF_KERNELS if ":" in name}
+    assert with_numbers == {name for name, known in registry._NAMES.items() if known.number}
 
 
 @pytest.mark.parametrize("name", OF_KERNELS)
@@ -35,14 +45,25 @@ def test_a_name_gives_what_is_right_for_kernels(name):
 @pytest.mark.parametrize("name", OF_KERNELS)
 @pytest.mark.parametrize("shape", [(), (4096,), (31, 33)])
 def test_a_name_leaves_biases_and_small_kernels_as_they_are(name, shape):
-    expected = OF_KERNELS[name] if name in ("none", "bf16", "fp16") else "none()"
+    expected = OF_KERNELS[name] if name in OF_ALL else "none()"
     assert repr(compression.get(name).for_variable(tf.TensorSpec(shape, tf.float32, name="x"))) == expected
+
+
+@pytest.mark.parametrize("shape", [(), (4096,), (9, 64)])
+def test_powersgd_leaves_biases_and_small_kernels_as_they_are_beside_the_others(shape):
+    specs = [tf.TensorSpec((64, 64), tf.float32), tf.TensorSpec(shape, tf.float32)]
+    chosen = {id(compressor): compressor for compressor in map(compression.get("powersgd").for_variable, specs)}
+    (compressor,) = chosen.values()
+    gradients = [tf.random.stateless_normal(spec.shape, [1, 2]) for spec in specs]
+    (result,) = reduce(compressor, [gradients])
+    assert np.array_equal(result.total[1], gradients[1])
+    assert not np.allclose(result.total[0], gradients[0], atol=0.1)
 
 
 @pytest.mark.parametrize("name", OF_KERNELS)
 def test_a_compressor_shows_what_it_is_the_same_way_every_time(name):
     inner = OF_KERNELS[name]
-    if name not in ("none", "bf16", "fp16"):
+    if name not in OF_ALL:
         inner = f"by_size(by_shape({inner}, min_rank=2), min_elements=1024)"
     assert repr(compression.get(name)) == repr(compression.get(name)) == inner
 
@@ -62,19 +83,42 @@ def test_a_compressor_is_passed_through():
     assert compression.get(compressor) is compressor
 
 
-@pytest.mark.parametrize("identifier", ["int3", "", "FP16", "bf16()"])
-def test_an_unknown_name_is_refused_with_the_names_that_there_are(identifier):
+UNKNOWN = ["int3", "", "FP16", "bf16()", "TopK", " powersgd", "powersgd ", ":", ":4"]
+WRONG_NUMBERS = ["powersgd:", "powersgd:x", "powersgd:0", "powersgd:-1", "powersgd: 4", "powersgd:4.0", "powersgd:4:4"]
+NO_NUMBERS = ["int8:4", "none:", "bf16:1", "powersgd:²", "powersgd:1_0", "powersgd:+4", "powersgd:4\n"]
+
+
+@pytest.mark.parametrize("identifier", [*UNKNOWN, *WRONG_NUMBERS, *NO_NUMBERS])
+def test_a_wrong_name_or_number_is_refused_with_the_names_that_there_are(identifier):
     with pytest.raises(ValueError) as raised:
         compression.get(identifier)
-    names = ", ".join(repr(name) for name in OF_KERNELS)
-    assert str(raised.value) == f"`compression` must be one of {names}. Received: {identifier!r}."
+    names = ", ".join(repr(name) for name in OF_KERNELS if ":" not in name)
+    assert str(raised.value) == (
+        f"`compression` must be one of {names}, some with a number as in 'powersgd:4'. Received: {identifier!r}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0.01", 0.01), (".5", 0.5), ("1.0", 1.0), ("1e-3", 0.001), ("2.5e-3", 0.0025), ("1", 1), ("100", 100)],
+)
+def test_digits_alone_are_a_count_and_others_a_share(text, number):
+    parsed = registry._share_or_count(text)
+    assert (parsed, type(parsed)) == (number, type(number))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.0", "1.5", "-1", "-0.1", " 1", "x", "nan", "inf", "1e3", "1.", "0e-3", "1,5"]
+)
+def test_what_is_neither_a_count_nor_a_share_is_none(text):
+    assert registry._share_or_count(text) is None
 
 
 @pytest.mark.parametrize("identifier", [16, True, ["bf16"], compression.bf16])
 def test_what_is_neither_name_nor_compressor_is_refused(identifier):
     with pytest.raises(TypeError) as raised:
         compression.get(identifier)
-    for name in OF_KERNELS:
+    for name in registry._NAMES:
         assert repr(name) in str(raised.value)
     assert "tfdp.compression.Compressor" in str(raised.value)
     assert f"of type {type(identifier).__name__}" in str(raised.value)

@@ -7,6 +7,7 @@ from tfdp.compression.exchanged import exchanged
 from tfdp.compression.feedback import error_feedback
 from tfdp.compression.float8 import e4m3, e5m2
 from tfdp.compression.identity import none
+from tfdp.compression.low_rank import power_sgd
 from tfdp.compression.quantizing import int4, int8, natural, qsgd, tern_grad
 from tfdp.compression.registry import get
 from tfdp.compression.selecting import by_name, by_shape, by_size
@@ -35,6 +36,7 @@ __all__ = [
     "int8",
     "natural",
     "none",
+    "power_sgd",
     "qsgd",
     "sign",
     "summed",

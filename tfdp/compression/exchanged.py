@@ -8,7 +8,7 @@ with the number of members.
 
 import functools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdp.compression import blocks as blocks_lib
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite
 from tfdp.compression.blocks import BlockCodec, Encoded
+from tfdp.compression.kernels import WithKernels
 
 _MOST_MEMBERS_OF_ONE_STAGE = 2  # of as many bytes either way, the way with one loss less
 
@@ -39,10 +40,10 @@ def exchanged(codec: BlockCodec, *, name: str) -> Compressor:
     return _Exchanged(codec, name)
 
 
-class _Exchanged(Compressor):
+class _Exchanged(WithKernels, Compressor):
     def __init__(self, codec: BlockCodec, name: str) -> None:
+        super().__init__()
         self._codec, self._name = codec, name
-        self._kernels: dict[Any, Callable[..., Any]] = {}
 
     def init(self, spec: tf.TensorSpec) -> Any:
         del spec
@@ -101,7 +102,7 @@ class _Exchanged(Compressor):
         in_range = tf.reduce_all(scales <= tf.constant(min(largest, float(scales.dtype.max)), scales.dtype))
         return tf.cond(in_range, lambda: tf.constant(True), lambda: all_finite(total))
 
-    # Each a kernel: passes over whole gradients that XLA merges. Their shapes are static, so each has its own.
+    # Each a kernel.
 
     def _encode(
         self, gradients: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], random: tf.Tensor | None, *, multiple: int
@@ -151,12 +152,6 @@ class _Exchanged(Compressor):
         parts = zip(tf.split(encoded.codes, num_members), tf.split(encoded.scales, num_members), strict=True)
         first, *others = (blocks_lib.decode(self._codec, Encoded(*part)) for part in parts)
         return functools.reduce(tf.add, others, first)
-
-    def _compiled(self, kernel: Callable[..., Any], operation: str, tensors: Any, *options: Any) -> Callable[..., Any]:
-        like = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tf.nest.flatten(tensors))
-        return self._kernels.setdefault(
-            (operation, like, *options), tf.function(kernel, jit_compile=True, autograph=False)
-        )
 
     def __repr__(self) -> str:
         return self._name

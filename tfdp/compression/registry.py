@@ -1,13 +1,15 @@
 """Compressors by the names that users write."""
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfdp.compression.base import Compressor
 from tfdp.compression.casting import bf16, fp16
 from tfdp.compression.feedback import error_feedback
 from tfdp.compression.float8 import e4m3, e5m2
 from tfdp.compression.identity import none
+from tfdp.compression.low_rank import power_sgd
 from tfdp.compression.quantizing import int4, int8, natural, qsgd, tern_grad
 from tfdp.compression.selecting import by_shape, by_size
 from tfdp.compression.signs import sign
@@ -18,18 +20,47 @@ def _of_kernels(compressor: Compressor) -> Compressor:
     return by_size(by_shape(compressor))
 
 
-_BUILDERS: dict[str, Callable[[], Compressor]] = {
-    "none": none,
-    "bf16": bf16,
-    "fp16": fp16,
-    "e4m3": lambda: _of_kernels(error_feedback(e4m3())),
-    "e5m2": lambda: _of_kernels(error_feedback(e5m2())),
-    "int8": lambda: _of_kernels(error_feedback(int8())),
-    "int4": lambda: _of_kernels(error_feedback(int4())),
-    "sign": lambda: _of_kernels(error_feedback(sign())),
-    "qsgd": lambda: _of_kernels(qsgd()),
-    "tern_grad": lambda: _of_kernels(tern_grad()),
-    "natural": lambda: _of_kernels(natural()),
+def _count(text: str) -> int | None:
+    """Returns a number of 1 and more that is written in digits; None where there is none."""
+    return int(text) if re.fullmatch("[1-9][0-9]*", text) else None
+
+
+def _share_or_count(text: str) -> float | int | None:
+    """Returns a share above 0 and up to 1, a float, that is written with a point or an exponent, or a count."""
+    if re.fullmatch(r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?e-[0-9]+", text):
+        return float(text) if 0 < float(text) <= 1 else None
+    return _count(text)
+
+
+class _Name(NamedTuple):
+    """What a name stands for.
+
+    Attributes:
+        build: makes the compressor; of a name that may have a number, with or without it.
+        number: reads what stands behind "name:", and gives None where that is wrong; None: the name takes no number.
+        example: the name with a number.
+    """
+
+    build: Callable[..., Compressor]
+    number: Callable[[str], float | int | None] | None = None
+    example: str = ""
+
+
+_NAMES: dict[str, _Name] = {
+    "none": _Name(none),
+    "bf16": _Name(bf16),
+    "fp16": _Name(fp16),
+    "e4m3": _Name(lambda: _of_kernels(error_feedback(e4m3()))),
+    "e5m2": _Name(lambda: _of_kernels(error_feedback(e5m2()))),
+    "int8": _Name(lambda: _of_kernels(error_feedback(int8()))),
+    "int4": _Name(lambda: _of_kernels(error_feedback(int4()))),
+    "sign": _Name(lambda: _of_kernels(error_feedback(sign()))),
+    "qsgd": _Name(lambda: _of_kernels(qsgd())),
+    "tern_grad": _Name(lambda: _of_kernels(tern_grad())),
+    "natural": _Name(lambda: _of_kernels(natural())),
+    # Here stand those that send some of the elements: they take `_share_or_count`.
+    # Without a choice by size: what power_sgd leaves as it is travels with the rest, in the same sum.
+    "powersgd": _Name(lambda rank=4: error_feedback(power_sgd(rank)), _count, "powersgd:4"),
 }
 
 
@@ -37,20 +68,23 @@ def get(identifier: Any) -> Compressor:
     """Returns the compressor that `identifier` names.
 
     The names of compressors with a bias give them with error feedback, and all but "bf16" and "fp16" leave biases, the
-    scales of norms and small kernels (of less than 1024 elements) as they are.
+    scales of norms and small kernels (of less than 1024 elements; for "powersgd", of too few rows or columns for its
+    rank) as they are.
 
     Example:
         >>> get("bf16")
         bf16()
         >>> get("sign")
         by_size(by_shape(error_feedback(sign(block_size=1024)), min_rank=2), min_elements=1024)
+        >>> get("powersgd:2")
+        error_feedback(power_sgd(rank=2, min_compression_rate=2))
 
     Args:
-        identifier: "none", "bf16", "fp16", "e4m3", "e5m2", "int8", "int4", "sign", "qsgd", "tern_grad", "natural", a
-            `Compressor`, or None for "none".
+        identifier: "none", "bf16", "fp16", "e4m3", "e5m2", "int8", "int4", "sign", "qsgd", "tern_grad", "natural",
+            "powersgd" or, with another rank than 4, "powersgd:2"; a `Compressor`; or None for "none".
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: the name is unknown, or its number is wrong.
         TypeError: `identifier` is neither a name nor a compressor.
     """
     if isinstance(identifier, Compressor):
@@ -59,13 +93,19 @@ def get(identifier: Any) -> Compressor:
         return none()
     if not isinstance(identifier, str):
         raise TypeError(
-            f"`compression` must be one of {_names()} or a tfdp.compression.Compressor. Received: {identifier!r} "
+            f"`compression` must be {_names()}, or a tfdp.compression.Compressor. Received: {identifier!r} "
             f"of type {type(identifier).__name__}."
         )
-    if identifier not in _BUILDERS:
-        raise ValueError(f"`compression` must be one of {_names()}. Received: {identifier!r}.")
-    return _BUILDERS[identifier]()
+    name, colon, text = identifier.partition(":")
+    known = _NAMES.get(name)
+    if known and not colon:
+        return known.build()
+    number = known.number(text) if known and known.number else None
+    if known is None or number is None:
+        raise ValueError(f"`compression` must be {_names()}. Received: {identifier!r}.")
+    return known.build(number)
 
 
 def _names() -> str:
-    return ", ".join(repr(name) for name in _BUILDERS)
+    examples = ", ".join(repr(known.example) for known in _NAMES.values() if known.number)
+    return f"one of {', '.join(map(repr, _NAMES))}, some with a number as in {examples}"
