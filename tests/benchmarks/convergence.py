@@ -198,6 +198,8 @@ def main() -> int:
     page = options.page or (PAGE if is_whole(options) else None)
     text = report(jobs, names, failures, read_cache(options.cache), page)
     print(text)
+    if page and not importlib.util.find_spec("matplotlib"):
+        print("no plots: matplotlib is not installed", file=sys.stderr)
     if page:
         page.write_text(with_generated(page.read_text(), text))
         print(f"wrote {page}", file=sys.stderr)
@@ -227,7 +229,7 @@ def report(
         ]
         seconds = arithmetic_in(records, of_workload[0]) if UNCOMPRESSED in runs else None
         if seconds is None:
-            parts.append("\n".join(f"- {note}" for note in [f"{workload} has no result to compare with.", *notes]))
+            parts.append("\n".join(f"- {note}" for note in [f"The {workload} has no result to compare with.", *notes]))
             continue
         measure, image = MEASURES[described.quality], None
         if page and importlib.util.find_spec("matplotlib"):
@@ -243,8 +245,10 @@ def introduction() -> str:
     """Returns where the figures come from."""
     return (
         f"Made on {os.cpu_count()} cores with TensorFlow {tf.__version__}, Keras {keras.__version__} and Python "
-        f'{platform.python_version()}. ± is one standard error over seeds. The target of a column "steps to" is what '
-        f"`{UNCOMPRESSED}` reaches after {TARGET_SHARE:.0%} of its steps, less the margin of the rule."
+        f'{platform.python_version()}. ± is one standard error over seeds (0 for a single one). The quality of "steps '
+        f'to" is what `{UNCOMPRESSED}` reaches after {TARGET_SHARE:.0%} of its steps, less the margin of the rule. In '
+        f"the plots training with `{UNCOMPRESSED}` is grey, bands are two standard errors wide to each side, the "
+        "number is the last one, and what is worse than the early training is cut off."
     )
 
 

@@ -41,8 +41,8 @@ def section(workload: str, comparison: Comparison, notes: list[str], image: str 
         image: the path of its plot, from the page.
     """
     lost = sentences(workload, comparison) or [
-        f"On {workload} no compressor loses more than the rule allows, and none needs more than {NEEDS_MORE} times the "
-        f"steps of `{UNCOMPRESSED}`."
+        f"On the {workload} no compressor loses more than the rule allows, and none needs more than {NEEDS_MORE} times "
+        f"the steps of `{UNCOMPRESSED}`."
     ]
     parts = [
         f"## {workload.capitalize()}",
@@ -51,7 +51,7 @@ def section(workload: str, comparison: Comparison, notes: list[str], image: str 
         "\n".join(f"- {text}" for text in [*lost, *notes]),
     ]
     if image:
-        parts.append(f"![quality by step on {workload}]({image})")
+        parts.append(f"![quality by step on the {workload}]({image})")
     return "\n\n".join(parts)
 
 
@@ -97,7 +97,7 @@ def _sentence(workload: str, row: Row, comparison: Comparison) -> str:
     elif uncompressed is not None and row.steps_to_target > NEEDS_MORE * uncompressed:
         times = row.steps_to_target / uncompressed
         losses.append(f"needs {times:.2f} times the steps of `{UNCOMPRESSED}`")
-    return f"`{row.name}` on {workload}: {', and '.join(losses)}." if losses else ""
+    return f"`{row.name}` on the {workload}: {', and '.join(losses)}." if losses else ""
 
 
 def _with_error(value: float, error: float, decimals: int) -> str:

@@ -144,31 +144,31 @@ def test_the_table_has_a_row_for_each_compressor_the_uncompressed_first():
         (ACCURACY, RISING, "sign", RISING, None),
         (
             *(ACCURACY, RISING, "sign", shifted(RISING, 96.0)),
-            "`sign` on it: loses 1.00 ± 0.00 points of accuracy, more than the 0.50 that the rule allows.",
+            "`sign` on the workload: loses 1.00 ± 0.00 points of accuracy, more than the 0.50 that the rule allows.",
         ),
         (
             *(ACCURACY, RISING, "sign", (50.0, 60.0, 80.0, 90.0, 97.0)),
-            "`sign` on it: needs 1.20 times the steps of `none`.",
+            "`sign` on the workload: needs 1.20 times the steps of `none`.",
         ),
         (
             *(LOSS, FALLING, "sign", (4.0, 4.0, 4.0, 4.0, 3.0)),
-            "`sign` on it: ends with a loss 50.00 ± 0.00 % higher, more than the 2.00 that the rule allows to those "
-            "that it binds, and does not reach 2.1420 in 50 steps.",
+            "`sign` on the workload: ends with a loss 50.00 ± 0.00 % higher, more than the 2.00 that the rule allows "
+            "to those that it binds, and does not reach 2.1420 in 50 steps.",
         ),
         (
             *(LOSS, FALLING, "int8", (4.0, *[math.nan] * 4)),
-            "`int8` on it: diverges, and does not reach 2.1420 in 50 steps.",
+            "`int8` on the workload: diverges, and does not reach 2.1420 in 50 steps.",
         ),
     ],
 )
 def test_a_sentence_says_what_is_lost(measure, uncompressed, name, curve, sentence):
-    found = sentences("it", comparison_of(measure, uncompressed, **{name: curve}))
+    found = sentences("workload", comparison_of(measure, uncompressed, **{name: curve}))
     assert found == ([] if sentence is None else [sentence])
 
 
 def test_a_section_without_losses_says_so():
     text = section("digits", comparison_of(ACCURACY, RISING, bf16=RISING), ["more"], "images/a.png")
-    assert "On digits no compressor loses more than the rule allows" in text
+    assert "On the digits no compressor loses more than the rule allows" in text
     assert "- more\n" in text
     assert "(images/a.png)" in text
 
