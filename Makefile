@@ -19,7 +19,7 @@ KERAS_HOME_IN = KERAS_HOME="$(CURDIR)/$(1)/keras"
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint test-oldest parity bench-kernels clean
+.PHONY: help demo test lint test-oldest parity bench-kernels convergence clean
 
 help:
 	@echo 'make demo         train on handwritten digits with two workers'
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-oldest  the tests with the oldest supported TensorFlow and Keras'
 	@echo 'make parity       write docs/parity.md: what every strategy gives beside one device'
 	@echo 'make bench-kernels  how long compressors compute, beside a copy'
+	@echo 'make convergence  write docs/convergence.md: accuracy, steps and seconds under every compressor; some 20 minutes'
 	@echo 'make clean        remove the environments, caches and builds'
 
 demo: .venv/.installed-examples
@@ -50,8 +51,11 @@ parity: .venv/.installed-test
 bench-kernels: .venv/.installed-test
 	env $$(.venv/bin/tfdp env) $(call KERAS_HOME_IN,.venv) .venv/bin/python tests/benchmarks/kernels.py
 
+convergence: .venv/.installed-benchmarks
+	env $$(.venv/bin/tfdp env) $(call KERAS_HOME_IN,.venv) .venv/bin/python tests/benchmarks/convergence.py
+
 clean:
-	rm -rf .venv .venv-oldest build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .cache build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # An installation is redone when what it depends on has changed.
@@ -67,7 +71,7 @@ clean:
 	@touch $@
 
 # Kept between runs: a pattern rule's targets would count as intermediate files.
-.SECONDARY: .venv/.installed-examples .venv/.installed-test
+.SECONDARY: .venv/.installed-examples .venv/.installed-test .venv/.installed-benchmarks
 
 # $(call make-venv,FOLDER,NEWEST,TENSORFLOW): FOLDER with PYTHON, which is at most Python 3.NEWEST for TENSORFLOW.
 define make-venv
