@@ -8,7 +8,7 @@ with the number of members.
 
 import functools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdp.compression import blocks as blocks_lib
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite
 from tfdp.compression.blocks import BlockCodec, Encoded
+from tfdp.compression.kernels import Kernels
 
 _MOST_MEMBERS_OF_ONE_STAGE = 2  # of as many bytes either way, the way with one loss less
 
@@ -37,7 +38,7 @@ def exchanged(codec: BlockCodec, *, name: str) -> Compressor:
 class _Exchanged(Compressor):
     def __init__(self, codec: BlockCodec, name: str) -> None:
         self._codec, self._name = codec, name
-        self._kernels: dict[Any, Callable[..., Any]] = {}
+        self._kernels = Kernels()
 
     def init(self, spec: tf.TensorSpec) -> Any:
         del spec
@@ -96,7 +97,7 @@ class _Exchanged(Compressor):
         in_range = tf.reduce_all(scales <= tf.constant(min(largest, float(scales.dtype.max)), scales.dtype))
         return tf.cond(in_range, lambda: tf.constant(True), lambda: all_finite(total))
 
-    # Each a kernel: passes over whole gradients that XLA merges. Their shapes are static, so each has its own.
+    # Each a kernel.
 
     def _encode(
         self, gradients: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], random: tf.Tensor | None, *, multiple: int
@@ -113,7 +114,7 @@ class _Exchanged(Compressor):
             shapes = [gradient.shape for gradient in gradients] if residuals else []
             return encoded, blocks_lib.from_blocks(blocks - meant, shapes)
 
-        return self._compiled(kernel, "encode", gradients, bool(residuals), multiple)(
+        return self._kernels.compiled(kernel, "encode", gradients, bool(residuals), multiple)(
             list(gradients), list(residuals), random
         )
 
@@ -128,7 +129,7 @@ class _Exchanged(Compressor):
             encoded, meant = blocks_lib.encode(self._codec, total, filled, random)
             return encoded, total - meant
 
-        return self._compiled(kernel, "encode sum", parts, num_members, filled.tobytes())(parts, random)
+        return self._kernels.compiled(kernel, "encode sum", parts, num_members, filled.tobytes())(parts, random)
 
     def _decode(
         self, encoded: Encoded, num_members: int, dtype: tf.DType, shapes: Sequence[tf.TensorShape]
@@ -139,19 +140,13 @@ class _Exchanged(Compressor):
             total = self._sum_of(encoded, num_members)
             return [tf.cast(tensor, dtype) for tensor in blocks_lib.from_blocks(total, shapes)]
 
-        return self._compiled(kernel, "decode", encoded, num_members, dtype, tuple(map(tuple, shapes)))(encoded)
+        return self._kernels.compiled(kernel, "decode", encoded, num_members, dtype, tuple(map(tuple, shapes)))(encoded)
 
     def _sum_of(self, encoded: Encoded, num_members: int) -> tf.Tensor:
         """Returns the sum of the members' parts of [num_members * n, block_size], in the order of the members."""
         parts = zip(tf.split(encoded.codes, num_members), tf.split(encoded.scales, num_members), strict=True)
         first, *others = (blocks_lib.decode(self._codec, Encoded(*part)) for part in parts)
         return functools.reduce(tf.add, others, first)
-
-    def _compiled(self, kernel: Callable[..., Any], operation: str, tensors: Any, *options: Any) -> Callable[..., Any]:
-        like = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tf.nest.flatten(tensors))
-        return self._kernels.setdefault(
-            (operation, like, *options), tf.function(kernel, jit_compile=True, autograph=False)
-        )
 
     def __repr__(self) -> str:
         return self._name
