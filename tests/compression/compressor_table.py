@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -12,8 +11,7 @@ import tensorflow as tf
 
 from tfdp import compression
 from tfdp.collectives import loopback
-
-exchanged_lib = importlib.import_module("tfdp.compression.exchanged")  # a function has its name
+from tfdp.compression.kernels import Kernels
 
 
 class Code(NamedTuple):
@@ -28,6 +26,11 @@ class Code(NamedTuple):
         block_size: of a block code.
         is_unbiased: whether what arrives is right on average.
         poisons_blocks: whether NaN takes its whole block with it.
+        poisons_tensors: whether NaN takes its whole tensor with it.
+        sends_a_part: whether some elements are sent as they are and the others not at all.
+        is_gathered: whether each message goes to all members as it is, so that bytes grow with their number.
+        has_static_size: whether messages have the same size in every step.
+        has_feedback: whether what is not sent is kept for later, so that error feedback is refused.
     """
 
     compressor: compression.Compressor
@@ -37,6 +40,11 @@ class Code(NamedTuple):
     block_size: int = 0
     is_unbiased: bool = False
     poisons_blocks: bool = False
+    poisons_tensors: bool = False
+    sends_a_part: bool = False
+    is_gathered: bool = False
+    has_static_size: bool = True
+    has_feedback: bool = False
 
     @property
     def error(self) -> float:
@@ -59,6 +67,11 @@ CODES = {
     "qsgd of 8 bits": Code(compression.qsgd(bits=8), step=1 / 127, block_size=256, is_unbiased=True),
     "tern_grad": Code(compression.tern_grad(), step=1, block_size=1024, is_unbiased=True),
     "natural": Code(compression.natural(), step=1, block_size=1024, is_unbiased=True, largest_sum=0.5),
+    "top_k": Code(compression.top_k(0.25), sends_a_part=True, is_gathered=True),
+    "exact_top_k": Code(compression.exact_top_k(), sends_a_part=True, is_gathered=True),
+    "random_k": Code(compression.random_k(), sends_a_part=True, poisons_tensors=True),
+    "threshold": Code(compression.threshold(0.5), sends_a_part=True, is_gathered=True, has_static_size=False),
+    "dgc": Code(compression.dgc(0.01), sends_a_part=True, is_gathered=True, has_feedback=True),
 }
 
 # So does a new combinator. Each keeps the bounds of what it is given.
@@ -96,9 +109,10 @@ ROWS = {
     combinator.format(name): Row(code, combinator, combine(code.compressor))
     for combinator, combine in COMBINATORS.items()
     for name, code in CODES.items()
+    if not (code.has_feedback and "error_feedback" in combinator)
 }
-# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance.
-KINDS_OF_CODES = ("bf16", "int8", "qsgd")
+# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance, by positions.
+KINDS_OF_CODES = ("bf16", "int8", "qsgd", "top_k")
 BLOCK_CODES = {name: code for name, code in CODES.items() if code.block_size}
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -189,19 +203,22 @@ class Kind(NamedTuple):
 
 def kinds(row: Row) -> list[Kind]:
     """Returns with what laws of `row` are tested."""
+    # What sends a part has one stage, and does the same for every member more: one compiled size is enough.
+    sizes_of_kernels, sizes_of_dtypes = ((2,), (3,)) if row.code.sends_a_part else ((1, 2, 3), (2, 3))
     if row.combinator not in FULLY_TESTED:  # a choice by size has other kernels, of the same code
-        return [Kind(tf.float32, size, is_compiled="by_size" not in row.combinator) for size in (2, 3)]
-    compiled = [Kind(tf.float32, size, True) for size in (1, 2, 3)]
-    others = [Kind(dtype, size, False) for dtype in DTYPES if dtype != tf.float32 for size in (2, 3)]
+        is_compiled = "by_size" not in row.combinator
+        return [Kind(tf.float32, size, is_compiled and size in sizes_of_kernels) for size in (2, 3)]
+    compiled = [Kind(tf.float32, size, size in sizes_of_kernels) for size in (1, 2, 3)]
+    others = [Kind(dtype, size, False) for dtype in DTYPES if dtype != tf.float32 for size in sizes_of_dtypes]
     return [*compiled, Kind(tf.float32, 4, False), *others]
 
 
 @contextlib.contextmanager
 def kernels(*, are_compiled: bool) -> Iterator[None]:
-    """Lets block codes run op by op where kernels are not to be compiled."""
+    """Lets compressors run op by op where kernels are not to be compiled."""
     with contextlib.ExitStack() as stack:
         if not are_compiled:
-            plain = mock.patch.object(exchanged_lib._Exchanged, "_compiled", lambda self, kernel, *like: kernel)
+            plain = mock.patch.object(Kernels, "compiled", lambda self, kernel, *like: kernel)
             stack.enter_context(plain)
         yield
 
