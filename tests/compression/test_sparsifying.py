@@ -9,6 +9,8 @@ from compressor_table import CODES, bits, exact, kernels, random_gradients, redu
 
 from tfdp import compression
 from tfdp.compression import choosing, drawing, error_feedback, exact_top_k, random_k, threshold, top_k
+from tfdp.compression import entries as entries_lib
+from tfdp.compression.kernels import Kernels
 from tfdp.traffic import bytes_on_the_wire
 
 BUILDERS = {"top_k": top_k, "exact_top_k": exact_top_k}
@@ -95,11 +97,11 @@ def normal(num_elements, seed=0):
     return np.random.default_rng(seed).standard_normal(num_elements).astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", [(100_000,), (1000, 100), (3, 3, 100, 111)])
+@pytest.mark.parametrize("shape", [(100_000,), (1000, 100), (3, 3, 100, 111), (100_015,)])
 def test_a_sample_finds_nearly_all_of_the_largest(shape):
     values = normal(math.prod(shape)).reshape(shape)
     k = round(0.01 * values.size)
-    chosen = choosing.largest_by_sample(tf.constant(values), k)
+    chosen = choosing.largest_by_sample(Kernels(), tf.constant(values), k)
     of_all = choosing.largest(tf.constant(values), k)
     assert chosen.values.shape == chosen.indices.shape == (k,)
     found, wanted = ({int(i) for i in part.indices} for part in (chosen, of_all))
@@ -118,13 +120,13 @@ def test_ties_and_misjudged_samples_send_no_more_than_k_and_nothing_twice(k):
     small = np.zeros_like(lying)
     small[::stride] = 1e-3 * np.arange(small[::stride].size)
     for values in (lying, hidden, small, np.zeros_like(lying)):
-        chosen = choosing.largest_by_sample(tf.constant(values), k)
-        again = choosing.largest_by_sample(tf.constant(values), k)
+        chosen = choosing.largest_by_sample(Kernels(), tf.constant(values), k)
+        again = choosing.largest_by_sample(Kernels(), tf.constant(values), k)
         assert bits(chosen) == bits(again)
         full = exact(chosen.values) != 0
         assert len(set(chosen.indices.numpy()[full])) == np.sum(full) <= k
         np.testing.assert_array_equal(exact(chosen.values)[full], values[chosen.indices.numpy()[full]])
-    of_hidden = exact(choosing.largest_by_sample(tf.constant(hidden), k).values)
+    of_hidden = exact(choosing.largest_by_sample(Kernels(), tf.constant(hidden), k).values)
     assert np.sum(of_hidden == 3.0) == min(k, np.sum(hidden == 3.0))
 
 
@@ -132,10 +134,10 @@ def test_nan_and_infinity_are_sent_whatever_the_sample_has_seen():
     values = normal(100_000)
     for bad in (math.nan, math.inf, -math.inf):
         values[1] = bad
-        chosen = choosing.largest_by_sample(tf.constant(values), 1000)
+        chosen = choosing.largest_by_sample(Kernels(), tf.constant(values), 1000)
         assert 1 in chosen.indices.numpy()
         np.testing.assert_equal(exact(chosen.values)[chosen.indices.numpy() == 1], bad)
-    chosen = choosing.largest_by_sample(tf.fill([100_000], math.nan), 1000)
+    chosen = choosing.largest_by_sample(Kernels(), tf.fill([100_000], math.nan), 1000)
     assert np.all(np.isnan(exact(chosen.values)))
 
 
@@ -160,15 +162,17 @@ def test_a_sample_is_no_smaller_than_it_must_be():
 def test_small_gradients_are_looked_at_as_a_whole():
     assert choosing._stride(1000, 10) == 1
     values = normal(1000)
-    assert bits(choosing.largest_by_sample(tf.constant(values), 10)) == bits(choosing.largest(tf.constant(values), 10))
+    assert bits(choosing.largest_by_sample(Kernels(), tf.constant(values), 10)) == bits(
+        choosing.largest(tf.constant(values), 10)
+    )
 
 
 def test_a_sampled_step_in_a_graph_gives_what_it_gives_op_by_op_and_has_a_static_size():
     values = tf.constant(normal(100_000))
-    traced = tf.function(lambda tensor: choosing.largest_by_sample(tensor, 1000), autograph=False)
+    traced = tf.function(lambda tensor: choosing.largest_by_sample(Kernels(), tensor, 1000), autograph=False)
     graph = traced.get_concrete_function(tf.TensorSpec(values.shape, values.dtype))
     assert [output.shape for output in graph.outputs] == [(1000,)] * 2
-    assert bits(traced(values)) == bits(choosing.largest_by_sample(values, 1000))
+    assert bits(traced(values)) == bits(choosing.largest_by_sample(Kernels(), values, 1000))
 
 
 # By lot
@@ -240,6 +244,19 @@ def test_members_may_send_different_numbers_of_elements():
         np.testing.assert_array_equal(total, [2, 3, 2, 4])
 
 
+def test_members_that_have_nothing_to_send_do_not_meet_in_collectives_of_nothing():
+    sizes = []
+
+    class Watched(Alone):
+        def gather_rows(self, tensor, *, name, counts=None):
+            sizes.append(int(tf.size(tensor)))
+            return tf.identity(tensor)
+
+    result = threshold(0.5).reduce([tf.zeros([3]), tf.zeros([0])], [(), ()], Watched(), name="gradients")
+    assert not np.any(exact(result.total[0]))
+    assert sizes == [2]
+
+
 def test_a_threshold_in_a_graph_gives_what_it_gives_op_by_op():
     gradients = random_gradients(1, tf.float32)[0]
 
@@ -267,6 +284,16 @@ def test_two_members_send_a_fortieth_at_a_share_of_a_hundredth():
     plain = bytes_on_the_wire(compression.none(), spec, 2)
     assert bytes_on_the_wire(error_feedback(top_k()), spec, 2) <= 0.025 * plain
     assert bytes_on_the_wire(error_feedback(random_k()), spec, 2) <= 0.0101 * plain
+
+
+def test_more_elements_than_positions_can_count_are_refused():
+    entries = entries_lib.Entries(tf.ones([1]), tf.constant([0]))
+    with pytest.raises(ValueError) as raised:
+        entries_lib.joined([entries] * 2, [tf.TensorShape([2**30, 1]), tf.TensorShape([2**30])])
+    assert str(raised.value) == (
+        "The elements that are sent with their positions must be of less than 2**31. Received: 2147483648 elements. "
+        "Choose another compressor for these variables, by `by_name`."
+    )
 
 
 # Arguments

@@ -5,9 +5,11 @@ import math
 import tensorflow as tf
 
 from tfdp.compression.entries import Entries
+from tfdp.compression.kernels import Kernels
 
 _SMALLEST_SHARE_OF_A_SAMPLE = 0.01
 _LEAST_EXPECTED_IN_A_SAMPLE = 128  # of the elements that are to be sent: more of them, a better estimate
+_BLOCK_SIZE = 16  # of a hundredth of all elements, most blocks of this size have none
 _MARGIN = 1.3  # the estimate takes so many for each that is to be sent, so that they seldom are too few
 
 
@@ -46,13 +48,15 @@ def largest(tensor: tf.Tensor, k: int) -> Entries:
     return Entries(tf.gather(flat, indices), indices)
 
 
-def largest_by_sample(tensor: tf.Tensor, k: int) -> Entries:
+def largest_by_sample(kernels: Kernels, tensor: tf.Tensor, k: int) -> Entries:
     """Returns about the k elements of the largest magnitudes, never more: a threshold is estimated from a sample.
 
-    A few times as fast as `largest`. Where fewer than k elements reach the threshold, empty entries fill the message.
-    Tensors that a sample would be half of are looked at as a whole.
+    Several times as fast as `largest`: blocks of elements that are all small are passed over. Where fewer than k
+    elements reach the threshold, empty entries fill the message. Tensors that a sample would be half of are looked at
+    as a whole.
 
     Args:
+        kernels: of the compressor.
         tensor: float, of a static shape.
         k: at most as many as there are elements.
     """
@@ -65,13 +69,26 @@ def largest_by_sample(tensor: tf.Tensor, k: int) -> Entries:
     threshold = tf.reduce_min(tf.math.top_k(sample, min(num_above, sample.shape[0]), sorted=False).values)
     # Zeros are not sent, nor what is denormal: processors may take it for zero.
     threshold = tf.maximum(threshold, tf.constant(_smallest_normal(flat.dtype), flat.dtype))
-    indices = tf.where(tf.logical_not(tf.abs(flat) < threshold))[:, 0]  # so NaN is there
-    values = tf.gather(flat, indices)
-    ranked = tf.concat([magnitudes(values), tf.fill([k], tf.constant(-1, flat.dtype))], axis=0)
+    candidates = _not_below(kernels, flat, threshold)
+    ranked = tf.concat([magnitudes(candidates.values), tf.fill([k], tf.constant(-1, flat.dtype))], axis=0)
     chosen = tf.math.top_k(ranked, k, sorted=False).indices
+    return Entries(*(tf.gather(tf.concat([part, tf.zeros([k], part.dtype)], axis=0), chosen) for part in candidates))
+
+
+def _not_below(kernels: Kernels, flat: tf.Tensor, threshold: tf.Tensor) -> Entries:
+    """Returns the elements whose magnitude is at least `threshold`, however many, and perhaps some of the last few."""
+    size = flat.shape[0] // _BLOCK_SIZE * _BLOCK_SIZE
+
+    def kernel(flat: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_max(tf.reshape(magnitudes(flat[:size]), [-1, _BLOCK_SIZE]), axis=1)
+
+    rows = tf.where(kernels.compiled(kernel, "largest of blocks", flat)(flat) >= threshold)[:, 0]
+    blocks = tf.gather(tf.reshape(flat[:size], [-1, _BLOCK_SIZE]), rows)
+    places = tf.cast(tf.where(tf.logical_not(tf.abs(blocks) < threshold)), tf.int32)  # so NaN is there
+    indices = tf.gather(tf.cast(rows, tf.int32) * _BLOCK_SIZE, places[:, 0]) + places[:, 1]
     return Entries(
-        tf.gather(tf.concat([values, tf.zeros([k], values.dtype)], axis=0), chosen),
-        tf.cast(tf.gather(tf.concat([indices, tf.zeros([k], indices.dtype)], axis=0), chosen), tf.int32),
+        tf.concat([tf.gather_nd(blocks, places), flat[size:]], axis=0),
+        tf.concat([indices, tf.range(size, flat.shape[0])], axis=0),
     )
 
 

@@ -119,7 +119,7 @@ class _DeepGradientCompression(Compressor):
             limits: int [number of gradients]: how many of them are not empty; None for all.
             name: what is reduced.
         """
-        chosen = [largest_by_sample(tensor, count) for tensor, count in zip(unsent, counts, strict=True)]
+        chosen = [largest_by_sample(self._kernels, tensor, count) for tensor, count in zip(unsent, counts, strict=True)]
         if limits is not None:
             chosen = [_first(part, limit) for part, limit in zip(chosen, tf.unstack(limits), strict=True)]
         shapes = [tensor.shape for tensor in unsent]

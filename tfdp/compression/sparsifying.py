@@ -1,5 +1,6 @@
 """Compressors that send the largest elements of a gradient with their positions."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ def top_k(k: float = 0.01) -> Compressor:
         Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017); Lin et al., "Deep
         Gradient Compression" (ICLR 2018), section 3 for the sample, with a stride instead of random elements.
     """
-    return _TopK(checked_k(k), largest_by_sample, "top_k")
+    kernels = Kernels()
+    return _TopK(checked_k(k), functools.partial(largest_by_sample, kernels), kernels, "top_k")
 
 
 def exact_top_k(k: float = 0.01) -> Compressor:
@@ -37,12 +39,12 @@ def exact_top_k(k: float = 0.01) -> Compressor:
     Args:
         k: a share of the elements (float, more than 0 and at most 1) or a count (int); at least one is sent.
     """
-    return _TopK(checked_k(k), largest, "exact_top_k")
+    return _TopK(checked_k(k), largest, Kernels(), "exact_top_k")
 
 
 class _TopK(Compressor):
-    def __init__(self, k: float, choose: Callable[[tf.Tensor, int], Entries], name: str) -> None:
-        self._k, self._choose, self._name, self._kernels = k, choose, name, Kernels()
+    def __init__(self, k: float, choose: Callable[[tf.Tensor, int], Entries], kernels: Kernels, name: str) -> None:
+        self._k, self._choose, self._kernels, self._name = k, choose, kernels, name
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
         return self.reduce_with_residuals(gradients, (), states, group, name=name)[0]

@@ -70,6 +70,8 @@ class _Threshold(Compressor):
 
 def _sum(own: Entries, shapes: Sequence[tf.TensorShape], group: Group, *, name: str) -> tf.Tensor:
     """Returns the sum of all members' entries, dense and flat."""
+    # No collective of nothing: an entry more, which belongs nowhere.
+    own = Entries(tf.pad(own.values, [[0, 1]]), tf.pad(own.indices, [[0, 1]], constant_values=-1))
     counts = group.gather(tf.reshape(tf.size(own.indices), [1]), name=f"{name} counts")
     rows = group.gather_rows(entries_lib.as_rows(own), counts=counts, name=f"{name} entries")
     entries = entries_lib.from_rows(rows, own.values.dtype)
