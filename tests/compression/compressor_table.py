@@ -203,14 +203,15 @@ class Kind(NamedTuple):
 
 def kinds(row: Row) -> list[Kind]:
     """Returns with what laws of `row` are tested."""
-    # What sends a part has one stage, and does the same for every member more: one compiled size is enough.
-    sizes_of_kernels, sizes_of_dtypes = ((2,), (3,)) if row.code.sends_a_part else ((1, 2, 3), (2, 3))
+    others = [dtype for dtype in DTYPES if dtype != tf.float32]
+    if row.code.sends_a_part:  # in one stage, and the same for every member more: one compiled size is enough
+        of_all_rows = [Kind(tf.float32, 3, False)]
+        fully = [Kind(tf.float32, 1, False), Kind(tf.float32, 2, True), *(Kind(dtype, 3, False) for dtype in others)]
+        return of_all_rows + fully if row.combinator in FULLY_TESTED else of_all_rows
     if row.combinator not in FULLY_TESTED:  # a choice by size has other kernels, of the same code
-        is_compiled = "by_size" not in row.combinator
-        return [Kind(tf.float32, size, is_compiled and size in sizes_of_kernels) for size in (2, 3)]
-    compiled = [Kind(tf.float32, size, size in sizes_of_kernels) for size in (1, 2, 3)]
-    others = [Kind(dtype, size, False) for dtype in DTYPES if dtype != tf.float32 for size in sizes_of_dtypes]
-    return [*compiled, Kind(tf.float32, 4, False), *others]
+        return [Kind(tf.float32, size, is_compiled="by_size" not in row.combinator) for size in (2, 3)]
+    compiled = [Kind(tf.float32, size, True) for size in (1, 2, 3)]
+    return [*compiled, Kind(tf.float32, 4, False), *(Kind(dtype, size, False) for dtype in others for size in (2, 3))]
 
 
 @contextlib.contextmanager
