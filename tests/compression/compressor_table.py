@@ -205,9 +205,10 @@ def kinds(row: Row) -> list[Kind]:
     """Returns with what laws of `row` are tested."""
     others = [dtype for dtype in DTYPES if dtype != tf.float32]
     if row.code.sends_a_part:  # in one stage, and the same for every member more: one compiled size is enough
-        of_all_rows = [Kind(tf.float32, 3, False)]
-        fully = [Kind(tf.float32, 1, False), Kind(tf.float32, 2, True), *(Kind(dtype, 3, False) for dtype in others)]
-        return of_all_rows + fully if row.combinator in FULLY_TESTED else of_all_rows
+        if row.combinator not in FULLY_TESTED:
+            return [Kind(tf.float32, 3, False)]
+        in_single = [Kind(tf.float32, size, is_compiled=size == 3) for size in (1, 2, 3)]
+        return [*in_single, *(Kind(dtype, 3, False) for dtype in others)]
     if row.combinator not in FULLY_TESTED:  # a choice by size has other kernels, of the same code
         return [Kind(tf.float32, size, is_compiled="by_size" not in row.combinator) for size in (2, 3)]
     compiled = [Kind(tf.float32, size, True) for size in (1, 2, 3)]

@@ -24,7 +24,7 @@ def dgc(
     u = momentum x u + gradient, v = v + u; the largest of v are sent as by `top_k`, and u and v are zero where they
     were. So momentum acts before the compression, and the optimizer must have none of its own: use
     `keras.optimizers.SGD(learning_rate)`. What is not sent stays in v: do without `error_feedback`. NaN and infinity
-    enter neither. With one replica nothing is compressed, and there is no momentum either.
+    enter neither. Sparse gradients, and all gradients of a single replica, go as they are: without momentum.
 
     Args:
         k: a share of the elements (float, more than 0 and at most 1) or a count (int); at least one is sent.
@@ -172,8 +172,9 @@ def _clipped(gradient: tf.Tensor, most: float) -> tf.Tensor:
     largest = tf.reduce_max(magnitudes(gradient)) if gradient.shape.num_elements() else tf.zeros([], gradient.dtype)
     is_usable = tf.math.is_finite(largest) & (largest > 0)
     scale = tf.where(is_usable, largest, tf.ones([], gradient.dtype))
-    norm = tf.norm(gradient / scale) * scale  # no square overflows
-    return tf.where(is_usable & (norm > most), gradient * (most / norm), gradient)
+    scaled = gradient / scale  # no square overflows, nor does the norm
+    norm = tf.norm(scaled)
+    return tf.where(is_usable & (norm > most / scale), scaled * (most / norm), gradient)
 
 
 def _first(entries: Entries, limit: tf.Tensor) -> Entries:

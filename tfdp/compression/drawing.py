@@ -27,7 +27,7 @@ def random_k(k: float = 0.01) -> Compressor:
         k: a share of the elements (float, more than 0 and at most 1) or a count (int); at least one is sent.
 
     Reference:
-        Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1, with one draw in each of k blocks
+        Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), section 2, with one draw in each of k blocks
         of the elements, of which the first begins anywhere, instead of k draws among all.
     """
     return _RandomK(checked_k(k))

@@ -25,7 +25,7 @@ def top_k(k: float = 0.01) -> Compressor:
 
     References:
         Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017); Lin et al., "Deep
-        Gradient Compression" (ICLR 2018), section 3 for the sample, with a stride instead of random elements.
+        Gradient Compression" (ICLR 2018), for the sample, with a stride instead of random elements.
     """
     kernels = Kernels()
     return _TopK(checked_k(k), functools.partial(largest_by_sample, kernels), kernels, "top_k")

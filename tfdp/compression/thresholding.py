@@ -22,7 +22,7 @@ def threshold(value: float) -> Compressor:
         value: more than 0; in the units of one member's gradient, which holds its part of the mean over the batch.
 
     Reference:
-        Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (Interspeech 2015), section 3,
+        Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (Interspeech 2015),
         with the elements as they are instead of the threshold and their signs.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
