@@ -17,6 +17,7 @@ FLOORS = {
     # What all floors above may lean on, and topology, buckets and schedules do without.
     "versions": 0.5,
     "carrying": 0.5,
+    "words": 0.5,
     "tf_seam": 0.5,
     "collectives": 1,
     "compression": 1,

@@ -74,7 +74,7 @@ class GradientReducer:
 
     def report(self) -> CompressionReport:
         """Returns what travels for each variable that has had a gradient so far."""
-        wire_bytes: dict[Slot, tuple[int, int]] = {}
+        wire_bytes: dict[Slot, tuple[int, int] | None] = {}
         plans = dict(self._plans)
         for bucket in [bucket for buckets_of in list(self._buckets.values()) for bucket in buckets_of]:
             members = [plans[slot] for slot in bucket if slot in plans]
@@ -82,20 +82,22 @@ class GradientReducer:
                 wire_bytes.update(self._wire_bytes(members))
         return CompressionReport([self._traffic_of(plan, wire_bytes) for plan in plans.values()], self.num_replicas)
 
-    def _wire_bytes(self, bucket: list[_Plan]) -> dict[Slot, tuple[int, int]]:
+    def _wire_bytes(self, bucket: list[_Plan]) -> dict[Slot, tuple[int, int] | None]:
         """Returns for each gradient of a bucket its part of what a replica sends, (without compression, with it)."""
         specs, exchanges = [plan.spec for plan in bucket], self._communicators[0].can_exchange
         before, after = (
             bytes_on_the_wire(compressor, specs, self.num_replicas, can_exchange=exchanges)
             for compressor in (self._exact, bucket[0].compressor)
         )
+        if before is None or after is None:
+            return {plan.slot: None for plan in bucket}
         elements = [int(spec.shape.num_elements()) for spec in specs]
         shares = [count / max(sum(elements), 1) for count in elements]
         return {
             plan.slot: (round(before * share), round(after * share)) for plan, share in zip(bucket, shares, strict=True)
         }
 
-    def _traffic_of(self, plan: _Plan, wire_bytes: dict[Slot, tuple[int, int]]) -> VariableTraffic:
+    def _traffic_of(self, plan: _Plan, wire_bytes: dict[Slot, tuple[int, int] | None]) -> VariableTraffic:
         num_bytes = (plan.spec.shape.num_elements() or 0) * plan.spec.dtype.size
         sent = None if plan.is_sparse else wire_bytes.get(plan.slot, (0, 0))
         state_bytes = self.state.bytes_of(plan.slot)
@@ -112,6 +114,9 @@ class GradientReducer:
             gradients: this replica's, tensors or IndexedSlices, in the order of creation of their variables.
             variables: the Keras or TensorFlow variables that they belong to.
             keep_rows: whether rows of sparse gradients must arrive one by one, as one device has them: to be clipped.
+
+        Raises:
+            ValueError: the optimizer does not go with a compressor.
         """
         if self.num_replicas == 1:
             return list(gradients)
@@ -119,6 +124,8 @@ class GradientReducer:
             return self._reduce_eagerly(optimizer, gradients, variables, keep_rows)
         number = self._number(optimizer)
         plans = [self._plan(number, *pair) for pair in zip(gradients, variables, strict=True)]
+        for compressor in {id(plan.compressor): plan.compressor for plan in plans if not plan.is_sparse}.values():
+            compressor.check_optimizer(optimizer)
         self._check_agreement(number, plans)
         self.state.expect(plan.slot for plan in plans if plan.has_state)
         local_id = tf_seam.local_replica_id(tf.distribute.get_replica_context())

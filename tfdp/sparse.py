@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from tfdp import words
 from tfdp.collectives import Communicator
 
 
@@ -45,13 +46,13 @@ def reduce_slices(
 
     def as_rows() -> tuple[tf.Tensor, tf.Tensor]:
         flat = tf.reshape(short, [-1, row_elements])
-        of_values, of_indices = _as_words(flat), _as_words(indices[:, tf.newaxis])
+        of_values, of_indices = words.as_words(flat), words.as_words(indices[:, tf.newaxis])
         message = tf.concat([of_values, of_indices], axis=1)
         rows = group.gather_rows(message, counts=counts, name=f"{name} rows")
-        gathered = _from_words(rows[:, : of_values.shape[1]], short.dtype)[:, : flat.shape[1]]
+        gathered = words.from_words(rows[:, : of_values.shape[1]], short.dtype)[:, : flat.shape[1]]
         return (
             tf.cast(tf.reshape(gathered, [-1, *row_shape]), values.dtype),
-            _from_words(rows[:, of_values.shape[1] :], indices.dtype)[:, 0],
+            words.from_words(rows[:, of_values.shape[1] :], indices.dtype)[:, 0],
         )
 
     values, indices = tf.cond(gathered_bytes > summed_bytes, as_table, as_rows)
@@ -70,21 +71,3 @@ def _cast(values: tf.Tensor, dtype: tf.DType | None) -> tf.Tensor:
     largest = tf.cast(dtype.max, values.dtype)
     clamped = tf.clip_by_value(values, -largest, largest)
     return tf.cast(tf.where(tf.math.is_inf(values), values, clamped), dtype)
-
-
-def _as_words(matrix: tf.Tensor) -> tf.Tensor:
-    """Returns [rows, n] as float32 [rows, words], to be read as bits, with zeros where the last word is not full."""
-    per_word = max(1, 4 // matrix.dtype.size)
-    matrix = tf.pad(matrix, [[0, 0], [0, -matrix.shape[1] % per_word]])
-    shape = [-1, matrix.shape[1] // per_word, per_word] if per_word > 1 else [-1, matrix.shape[1]]
-    words = tf.bitcast(tf.reshape(matrix, shape), tf.float32)
-    return tf.reshape(words, [-1, matrix.shape[1] * matrix.dtype.size // 4])
-
-
-def _from_words(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns what `_as_words` was given, with the zeros that it has added."""
-    words_each = dtype.size // 4
-    num_words = words.shape[1]
-    if words_each > 1:
-        return tf.bitcast(tf.reshape(words, [-1, num_words // words_each, words_each]), dtype)
-    return tf.reshape(tf.bitcast(words, dtype), [-1, num_words * 4 // dtype.size])

@@ -17,8 +17,9 @@ class VariableTraffic(NamedTuple):
         shape: of the variable.
         compressor: what reduces its gradient.
         num_bytes: of the gradient.
-        wire_bytes: (without compression, with it): bytes that one replica sends; None for a sparse gradient, which has
-            another number of rows in each step.
+        wire_bytes: (without compression, with it): bytes that one replica sends; None where that is another number in
+            each step: of a sparse gradient the rows that were used, of a dense one those elements that a compressor
+            like `threshold` picks out.
         state_bytes: memory of what the compressor remembers, on one replica.
     """
 
@@ -43,12 +44,12 @@ class CompressionReport(NamedTuple):
 
     @property
     def uncompressed_wire_bytes(self) -> int:
-        """Bytes that one replica would send in a step without compression, for dense gradients."""
+        """Bytes that one replica would send in a step without compression, for gradients whose bytes are known."""
         return sum(variable.wire_bytes[0] for variable in self.variables if variable.wire_bytes)
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that one replica sends in a step, for dense gradients."""
+        """Bytes that one replica sends in a step, for gradients whose bytes are known."""
         return sum(variable.wire_bytes[1] for variable in self.variables if variable.wire_bytes)
 
     @property
@@ -67,7 +68,7 @@ class CompressionReport(NamedTuple):
                 variable.path,
                 "x".join(map(str, variable.shape)) or "scalar",
                 variable.compressor,
-                *(_numbers(*variable.wire_bytes) if variable.wire_bytes else ("by rows", "by rows", "")),
+                *(_numbers(*variable.wire_bytes) if variable.wire_bytes else ("varies", "varies", "")),
                 f"{variable.state_bytes:,}",
             )
             for variable in self.variables
@@ -92,8 +93,10 @@ def bytes_on_the_wire(
     num_members: int,
     *,
     can_exchange: bool = True,
-) -> int:
+) -> int | None:
     """Returns the bytes that one member of a group sends to reduce gradients, once `compressor` has settled.
+
+    None where they are not the same in each step, since messages follow from the values of gradients.
 
     The compressor is asked what it would do, in a graph that never runs. A sum of S bytes counts as 2 (N - 1) / N x S,
     a gather as (N - 1) x S, an exchange as (N - 1) / N x S: what the usual ring and pairwise algorithms send.
@@ -110,36 +113,45 @@ def bytes_on_the_wire(
         gradients = [tf.zeros(spec.shape, spec.dtype) for spec in specs]
         group = CountingGroup(num_members, can_exchange)
         compressor.reduce(gradients, [compressor.init(spec) for spec in specs], group, name="report")
-    return round(group.sent_bytes)
+    return None if group.sent_bytes is None else round(group.sent_bytes)
 
 
 class CountingGroup(Communicator):
-    """A group that counts what its one member hands to it, and gives back tensors of the right shapes."""
+    """A group that counts what its one member hands to it, and gives back tensors of the right shapes.
+
+    Attributes:
+        sent_bytes: what the member has sent so far; None once it has sent something of no static shape.
+    """
 
     can_branch = True
     rank = 0
 
     def __init__(self, size: int, can_exchange: bool = True) -> None:
-        self.size, self.can_exchange, self.sent_bytes = size, can_exchange, 0.0
+        self.size, self.can_exchange = size, can_exchange
+        self.sent_bytes: float | None = 0.0
 
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
-        self.sent_bytes += sum(map(_num_bytes, tensors)) * 2 * (self.size - 1) / self.size
+        self._count(tensors, 2 * (self.size - 1) / self.size)
         return list(tensors)
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        self.sent_bytes += _num_bytes(tensor) * (self.size - 1)
+        self._count([tensor], self.size - 1)
         return tf.concat([tensor] * self.size, axis=0)
 
     def gather_rows(self, tensor: tf.Tensor, *, name: str, counts: tf.Tensor | None = None) -> tf.Tensor:
         return self.gather(tensor, name=name)
 
     def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        self.sent_bytes += _num_bytes(tensor) * (self.size - 1) / (self.size if self.can_exchange else 1)
+        self._count([tensor], (self.size - 1) / (self.size if self.can_exchange else 1))
         return tensor
 
-
-def _num_bytes(tensor: tf.Tensor) -> int:
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    def _count(self, tensors: Sequence[tf.Tensor], times: float) -> None:
+        num_elements = [tensor.shape.num_elements() for tensor in tensors]
+        if self.sent_bytes is None or None in num_elements:
+            self.sent_bytes = None
+        else:
+            sizes = [count * tensor.dtype.size for count, tensor in zip(num_elements, tensors, strict=True)]
+            self.sent_bytes += sum(sizes) * times
 
 
 def _numbers(before: int, after: int) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import compression
+from tfdp.compression import entries as entries_lib
 from tfdp.traffic import CountingGroup
 
 MEGABYTES = 16
@@ -77,7 +78,29 @@ def operations() -> dict:
 
         name = f"power_sgd of rank {rank}: encode with error feedback, decode"
         measured[name] = lambda both=both, states=states: both(gradient, residual, states)
+    for name in ("top_k", "exact_top_k"):
+        measured |= operations_on_entries(name, getattr(compression, name)(), gradient, residual)
     return measured
+
+
+def operations_on_entries(name, compressor, gradient, residual) -> dict:
+    """Returns what to measure of a compressor that sends elements with their positions, in graphs as in training."""
+
+    @tf.function(autograph=False)
+    def encode(gradient, residual):
+        own, wholes, counts = compressor._encode([gradient], [residual])
+        return own, entries_lib.cleared(compressor._kernels, wholes, own, counts)
+
+    @tf.function(autograph=False)
+    def decode(own):
+        group, shapes = CountingGroup(2), [gradient.shape]
+        return entries_lib.deliver(compressor._kernels, own, tf.float32, tf.float32, shapes, group, name=name).total
+
+    own, _ = encode(gradient, residual)
+    return {
+        f"{name}: encode with error feedback": lambda: encode(gradient, residual),
+        f"{name}: decode two and add": lambda: decode(own),
+    }
 
 
 def main() -> None:

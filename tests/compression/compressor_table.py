@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp import compression
 from tfdp.collectives import loopback
-from tfdp.compression.kernels import WithKernels
+from tfdp.compression.kernels import Kernels
 
 
 class Code(NamedTuple):
@@ -26,10 +26,14 @@ class Code(NamedTuple):
         block_size: of a block code.
         is_unbiased: whether what arrives is right on average.
         poisons_blocks: whether NaN takes its whole block with it.
-        poisons_all: whether NaN takes the whole of what is compressed with it.
         compresses: shape -> whether a gradient of it is compressed; others travel as they are.
         rounds_like_largest: whether an element is rounded as the largest of its gradient is.
         overshoot: how many times as large as the largest of a gradient what stands for an element may be.
+        poisons_tensors: whether NaN takes its whole tensor with it, where it is compressed.
+        sends_a_part: whether some elements are sent as they are and the others not at all.
+        is_gathered: whether each message goes to all members as it is, so that bytes grow with their number.
+        has_static_size: whether messages have the same size in every step.
+        has_feedback: whether what is not sent is kept for later, so that error feedback is refused.
     """
 
     compressor: compression.Compressor
@@ -39,10 +43,14 @@ class Code(NamedTuple):
     block_size: int = 0
     is_unbiased: bool = False
     poisons_blocks: bool = False
-    poisons_all: bool = False
     compresses: Callable[[tuple[int, ...]], bool] = lambda shape: True
     rounds_like_largest: bool = False
     overshoot: float = 1.0
+    poisons_tensors: bool = False
+    sends_a_part: bool = False
+    is_gathered: bool = False
+    has_static_size: bool = True
+    has_feedback: bool = False
 
     @property
     def error(self) -> float:
@@ -67,11 +75,17 @@ CODES = {
     "natural": Code(compression.natural(), step=1, block_size=1024, is_unbiased=True, largest_sum=0.5),
     "power_sgd": Code(
         compression.power_sgd(),
-        poisons_all=True,
+        poisons_tensors=True,
         compresses=lambda shape: shape == (33, 65),
         rounds_like_largest=True,
         overshoot=33**0.5,  # a direction may gather a column of equal elements in one of them
     ),
+    "top_k": Code(compression.top_k(0.25), sends_a_part=True, is_gathered=True),
+    "exact_top_k": Code(compression.exact_top_k(), sends_a_part=True, is_gathered=True),
+    "random_k": Code(compression.random_k(), sends_a_part=True, poisons_tensors=True),
+    "threshold": Code(compression.threshold(0.5), sends_a_part=True, is_gathered=True, has_static_size=False),
+    "with_momentum": Code(compression.with_momentum(), has_feedback=True, rounds_like_largest=True),
+    "dgc": Code(compression.dgc(0.01), sends_a_part=True, is_gathered=True, has_feedback=True),
 }
 
 # So does a new combinator. Each keeps the bounds of what it is given.
@@ -109,9 +123,11 @@ ROWS = {
     combinator.format(name): Row(code, combinator, combine(code.compressor))
     for combinator, combine in COMBINATORS.items()
     for name, code in CODES.items()
+    if not (code.has_feedback and "error_feedback" in combinator)
 }
-# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance, in two sums.
-KINDS_OF_CODES = ("bf16", "int8", "qsgd", "power_sgd")
+# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance, by positions,
+# in two sums.
+KINDS_OF_CODES = ("bf16", "int8", "qsgd", "top_k", "power_sgd")
 BLOCK_CODES = {name: code for name, code in CODES.items() if code.block_size}
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -202,11 +218,16 @@ class Kind(NamedTuple):
 
 def kinds(row: Row) -> list[Kind]:
     """Returns with what laws of `row` are tested."""
+    others = [dtype for dtype in DTYPES if dtype != tf.float32]
+    if row.code.sends_a_part:  # in one stage, and the same for every member more: one compiled size is enough
+        if row.combinator not in FULLY_TESTED:
+            return [Kind(tf.float32, 3, False)]
+        in_single = [Kind(tf.float32, size, is_compiled=size == 3) for size in (1, 2, 3)]
+        return [*in_single, *(Kind(dtype, 3, False) for dtype in others)]
     if row.combinator not in FULLY_TESTED:  # a choice by size has other kernels, of the same code
         return [Kind(tf.float32, size, is_compiled="by_size" not in row.combinator) for size in (2, 3)]
     compiled = [Kind(tf.float32, size, True) for size in (1, 2, 3)]
-    others = [Kind(dtype, size, False) for dtype in DTYPES if dtype != tf.float32 for size in (2, 3)]
-    return [*compiled, Kind(tf.float32, 4, False), *others]
+    return [*compiled, Kind(tf.float32, 4, False), *(Kind(dtype, size, False) for dtype in others for size in (2, 3))]
 
 
 @contextlib.contextmanager
@@ -214,7 +235,7 @@ def kernels(*, are_compiled: bool) -> Iterator[None]:
     """Lets compressors run op by op where kernels are not to be compiled."""
     with contextlib.ExitStack() as stack:
         if not are_compiled:
-            plain = mock.patch.object(WithKernels, "_compiled", lambda self, kernel, *like: kernel)
+            plain = mock.patch.object(Kernels, "compiled", lambda self, kernel, *like: kernel)
             stack.enter_context(plain)
         yield
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from compressor_table import CODES, ROUNDOFF, ROWS, SHAPES, bits, exact, kinds, random_run, residuals, run
+from compressor_table import CODES, COMBINATORS, ROUNDOFF, ROWS, SHAPES, bits, exact, kinds, random_run, residuals, run
 
 from tfdp import compression
 
@@ -137,7 +137,10 @@ def test_another_number_of_members_gets_the_same_sum_of_residuals(name, former):
                 np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.combinator in ("{}", "warm_up({})")])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, row in ROWS.items() if row.combinator in ("{}", "warm_up({})") and not row.code.has_feedback],
+)
 def test_states_without_residuals_go_on_as_they_were(name):
     compressor = ROWS[name].compressor
     states = [result.states[0] for result in random_run(name, kinds(ROWS[name])[-1]).results[-1]]
@@ -161,6 +164,21 @@ def test_only_a_compressor_can_be_given_error_feedback(thing):
     with pytest.raises(TypeError) as raised:
         compression.error_feedback(thing)
     assert str(raised.value) == f"`compressor` must be a tfdp.compression.Compressor. Received: {thing!r}."
+
+
+def combined_with_feedback():
+    """Returns what the table leaves out, since error feedback is refused."""
+    codes = [code.compressor for code in CODES.values() if code.has_feedback]
+    codes.append(compression.error_feedback(compression.fp16()))
+    return [(combine, code) for name, combine in COMBINATORS.items() if "error_feedback(" in name for code in codes]
+
+
+@pytest.mark.parametrize(("combine", "code"), combined_with_feedback())
+def test_what_has_feedback_is_not_given_another(combine, code):
+    with pytest.raises(
+        ValueError, match=r"^`compressor` must not add what it has not sent to later gradients itself: "
+    ):
+        combine(code)
 
 
 def test_error_feedback_shows_its_decay_where_it_has_one():

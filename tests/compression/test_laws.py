@@ -143,13 +143,13 @@ def test_nan_and_infinity_reach_every_member_and_enter_no_state(name):
 def check_poisoned(code, total, where):
     for index, tensor in enumerate(total):
         flat = exact(tensor).reshape(-1)
+        if code.poisons_tensors and code.compresses(tuple(tensor.shape)):
+            is_poisoned = index in {owner for owner, _ in where}
+            assert np.all(np.isfinite(flat) != is_poisoned), index
+            continue
         spared = np.ones(flat.size, bool)
         for (owner, element), value in where.items():
             if owner == index:
-                if code.poisons_all and code.compresses(tuple(tensor.shape)):
-                    assert np.all(np.isnan(flat)), index
-                    spared[:] = False
-                    continue
                 np.testing.assert_equal(flat[element], value)
                 width = code.block_size if code.poisons_blocks else 1
                 spared[element // width * width : element // width * width + width] = False
@@ -206,7 +206,8 @@ def test_huge_and_tiny_gradients_have_finite_sums(name, dtype, magnitude):
 def test_what_is_huge_keeps_its_sign(code):
     values = [3e38, -3e38, 1e38, -1e38]
     for total in totals(code.compressor, [[*values, 0.0]]):
-        assert np.all(np.sign(total[:4]) == np.sign(values))
+        arrived = (total[:4] != 0) | (not code.sends_a_part)
+        assert np.all(np.sign(total[:4])[arrived] == np.sign(values)[arrived])
         if code.block_size and not code.poisons_blocks:
             assert np.all(np.abs(total[:2]) >= 2.0**126 * 0.99)
 
@@ -224,7 +225,7 @@ def test_gradients_without_elements_are_allowed(name):
 def test_infinities_of_both_signs_give_nan(code):
     for total in totals(code.compressor, [[np.inf, 0.0, 0.0, 0.0, 0.0], [-np.inf, 0.0, 0.0, 0.0, 0.0]]):
         assert np.isnan(total[0])
-        assert code.poisons_blocks or not np.any(total[1:])
+        assert code.poisons_blocks or code.poisons_tensors or not np.any(total[1:])
 
 
 def check_that_finite_sums_stay_finite(code, values, dtype):
@@ -245,7 +246,8 @@ def largest_sum(code, dtype):
 @every_code
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64], ids=lambda dtype: dtype.name)
 def test_the_largest_gradients_have_a_finite_sum(code, dtype):
-    sizes = [1, 2, 3] if code.block_size else [1, 2, 3, 7, 33]
+    is_rounded_on_the_way = not code.block_size and not code.sends_a_part
+    sizes = [1, 2, 3, 7, 33] if is_rounded_on_the_way else [1, 2, 3]
     for size in sizes:
         share = largest_sum(code, dtype) / size * (1 - 1e-6)
         for value in (share, -share, 65504.0, 65519.0, 65520.0, 1e30):
@@ -297,6 +299,9 @@ class Echo:
 
     def gather(self, tensor, *, name):
         return tf.concat([tensor] * self.size, axis=0)
+
+    def gather_rows(self, tensor, *, name, counts=None):
+        return self.gather(tensor, name=name)
 
     def exchange(self, tensor, *, name):
         return tf.stack([tensor[self.rank]] * self.size)

@@ -21,9 +21,17 @@ OF_KERNELS = {
     "qsgd": "qsgd(bits=4, block_size=256)",
     "tern_grad": "tern_grad(block_size=1024)",
     "natural": "natural(block_size=1024)",
+    "topk": "error_feedback(top_k(k=0.01))",
+    "topk:0.05": "error_feedback(top_k(k=0.05))",
+    "topk:7": "error_feedback(top_k(k=7))",
+    "randomk": "error_feedback(random_k(k=0.01))",
+    "randomk:0.1": "error_feedback(random_k(k=0.1))",
+    "dgc": "dgc(k=0.001, momentum=0.9)",
+    "dgc:0.01": "dgc(k=0.01, momentum=0.9)",
     "powersgd": "error_feedback(power_sgd(rank=4, min_compression_rate=2))",
     "powersgd:2": "error_feedback(power_sgd(rank=2, min_compression_rate=2))",
 }
+OTHERWISE = {"dgc": "with_momentum(0.9)", "dgc:0.01": "with_momentum(0.9)"}  # what biases and small kernels get
 OF_ALL = ("none", "bf16", "fp16", "powersgd", "powersgd:2")  # powersgd chooses by shape itself
 
 
@@ -45,7 +53,7 @@ def test_a_name_gives_what_is_right_for_kernels(name):
 @pytest.mark.parametrize("name", OF_KERNELS)
 @pytest.mark.parametrize("shape", [(), (4096,), (31, 33)])
 def test_a_name_leaves_biases_and_small_kernels_as_they_are(name, shape):
-    expected = OF_KERNELS[name] if name in OF_ALL else "none()"
+    expected = OF_KERNELS[name] if name in OF_ALL else OTHERWISE.get(name, "none()")
     assert repr(compression.get(name).for_variable(tf.TensorSpec(shape, tf.float32, name="x"))) == expected
 
 
@@ -64,7 +72,8 @@ def test_powersgd_leaves_biases_and_small_kernels_as_they_are_beside_the_others(
 def test_a_compressor_shows_what_it_is_the_same_way_every_time(name):
     inner = OF_KERNELS[name]
     if name not in OF_ALL:
-        inner = f"by_size(by_shape({inner}, min_rank=2), min_elements=1024)"
+        otherwise = f", otherwise={OTHERWISE[name]}" if name in OTHERWISE else ""
+        inner = f"by_size(by_shape({inner}, min_rank=2{otherwise}), min_elements=1024{otherwise})"
     assert repr(compression.get(name)) == repr(compression.get(name)) == inner
 
 
@@ -85,16 +94,18 @@ def test_a_compressor_is_passed_through():
 
 UNKNOWN = ["int3", "", "FP16", "bf16()", "TopK", " powersgd", "powersgd ", ":", ":4"]
 WRONG_NUMBERS = ["powersgd:", "powersgd:x", "powersgd:0", "powersgd:-1", "powersgd: 4", "powersgd:4.0", "powersgd:4:4"]
+WRONG_SHARES = ["topk:0", "topk:1.5", "topk:-1", "randomk:", "dgc:x"]
 NO_NUMBERS = ["int8:4", "none:", "bf16:1", "powersgd:²", "powersgd:1_0", "powersgd:+4", "powersgd:4\n"]
 
 
-@pytest.mark.parametrize("identifier", [*UNKNOWN, *WRONG_NUMBERS, *NO_NUMBERS])
+@pytest.mark.parametrize("identifier", [*UNKNOWN, *WRONG_NUMBERS, *WRONG_SHARES, *NO_NUMBERS])
 def test_a_wrong_name_or_number_is_refused_with_the_names_that_there_are(identifier):
     with pytest.raises(ValueError) as raised:
         compression.get(identifier)
     names = ", ".join(repr(name) for name in OF_KERNELS if ":" not in name)
     assert str(raised.value) == (
-        f"`compression` must be one of {names}, some with a number as in 'powersgd:4'. Received: {identifier!r}."
+        f"`compression` must be one of {names}, some with a number as in 'topk:0.01', 'randomk:0.01', 'dgc:0.001', "
+        f"'powersgd:4'. Received: {identifier!r}."
     )
 
 

@@ -20,6 +20,7 @@ class Unbranching:
     def __init__(self, communicator):
         self.size, self.rank, self._communicator = communicator.size, communicator.rank, communicator
         self.sum, self.gather, self.exchange = communicator.sum, communicator.gather, communicator.exchange
+        self.gather_rows = communicator.gather_rows
 
 
 def gradients_of(num_steps, size=2):

@@ -115,6 +115,19 @@ class Compressor(abc.ABC):
         del num_members
         return tf.nest.map_structure(_mean_or_first, *states)
 
+    def check_optimizer(self, optimizer: Any) -> None:
+        """Raises where an optimizer does not go with this compressor.
+
+        Called for each variable when a training step is traced, before anything is reduced.
+
+        Args:
+            optimizer: the Keras optimizer that gets the gradients.
+
+        Raises:
+            ValueError: it does what the compressor does already.
+        """
+        del optimizer
+
     def settled(self) -> "Compressor":
         """Returns what this compressor is in the long run, after its first steps: what reports are about."""
         return self
@@ -122,6 +135,11 @@ class Compressor(abc.ABC):
     @property
     def is_exact(self) -> bool:
         """Whether nothing is lost, so that there is nothing to feed back."""
+        return False
+
+    @property
+    def has_feedback(self) -> bool:
+        """Whether what is not sent is added to later gradients, so that it must not be added once more."""
         return False
 
     @property
@@ -150,6 +168,17 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         elif tensor.dtype.is_floating:
             parts.append(tensor)
     return tf.reduce_all([True, *(tf.reduce_all(tf.math.is_finite(part)) for part in parts)])
+
+
+def shared_out(parts: Sequence[Any], num_members: int) -> Any:
+    """Returns the part of each of `num_members` where all get the same and nothing of the former parts is lost.
+
+    Args:
+        parts: float arrays of one shape and dtype.
+        num_members: who get them.
+    """
+    dtype = parts[0].dtype
+    return np.sum(parts, axis=0, dtype=dtype) / dtype.type(num_members)
 
 
 def _mean_or_first(*parts: Any) -> Any:

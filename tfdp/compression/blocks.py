@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdp import words as words_lib
+
 _SMALLEST_SCALE = 2.0**-126  # smaller ones are denormal, which processors may flush to zero
 _LARGEST_SCALES = {tf.float32: 2.0**126, tf.float64: 2.0**1022}  # of larger ones, the reciprocals are denormal
 
@@ -170,13 +172,16 @@ def decode(codec: BlockCodec, encoded: Encoded) -> tf.Tensor:
 
 
 def as_words(encoded: Encoded, num_rows: int) -> tf.Tensor:
-    """Returns the message of encoded blocks, [num_rows, words]: as many blocks in each row.
-
-    Words are float32, which nobody reads as numbers: on GPUs, TensorFlow keeps int32 in the memory of the host.
-    """
-    codes = tf.bitcast(tf.reshape(encoded.codes, [num_rows, -1, 4]), tf.float32)
-    scales = tf.reshape(tf.bitcast(encoded.scales, tf.float32), [num_rows, -1])
-    return tf.concat([codes, scales], axis=1)
+    """Returns the message of encoded blocks, float32 [num_rows, words]: as many blocks in each row."""
+    codes = encoded.codes.shape.num_elements() // num_rows
+    scales = encoded.scales.shape.num_elements() // num_rows
+    return tf.concat(
+        [
+            words_lib.as_words(tf.reshape(encoded.codes, [num_rows, codes])),
+            words_lib.as_words(tf.reshape(encoded.scales, [num_rows, scales])),
+        ],
+        axis=1,
+    )
 
 
 def from_words(codec: BlockCodec, words: tf.Tensor, dtype: tf.DType) -> Encoded:
@@ -187,12 +192,11 @@ def from_words(codec: BlockCodec, words: tf.Tensor, dtype: tf.DType) -> Encoded:
         words: float32 [num_rows, words].
         dtype: of the scales.
     """
-    words_per_scale = dtype.size // 4
-    blocks_per_row = words.shape[1] // (codec.words_per_block + words_per_scale)
+    blocks_per_row = words.shape[1] // (codec.words_per_block + dtype.size // 4)
     num_codes = blocks_per_row * codec.words_per_block
-    codes = tf.reshape(tf.bitcast(words[:, :num_codes], tf.uint8), [-1, codec.words_per_block * 4])
-    scales = tf.reshape(words[:, num_codes:], [-1, 1, words_per_scale])
-    return Encoded(codes, tf.bitcast(scales[..., 0] if words_per_scale == 1 else scales, dtype))
+    codes = words_lib.from_words(words[:, :num_codes], tf.uint8)
+    scales = words_lib.from_words(words[:, num_codes:], dtype)
+    return Encoded(tf.reshape(codes, [-1, codec.words_per_block * 4]), tf.reshape(scales, [-1, 1]))
 
 
 def _lanes(blocks: tf.Tensor) -> tf.Tensor:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfdp.compression import blocks as blocks_lib
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite
 from tfdp.compression.blocks import BlockCodec, Encoded
-from tfdp.compression.kernels import WithKernels
+from tfdp.compression.kernels import Kernels
 
 _MOST_MEMBERS_OF_ONE_STAGE = 2  # of as many bytes either way, the way with one loss less
 
@@ -40,10 +40,10 @@ def exchanged(codec: BlockCodec, *, name: str) -> Compressor:
     return _Exchanged(codec, name)
 
 
-class _Exchanged(WithKernels, Compressor):
+class _Exchanged(Compressor):
     def __init__(self, codec: BlockCodec, name: str) -> None:
-        super().__init__()
         self._codec, self._name = codec, name
+        self._kernels = Kernels()
 
     def init(self, spec: tf.TensorSpec) -> Any:
         del spec
@@ -119,7 +119,7 @@ class _Exchanged(WithKernels, Compressor):
             shapes = [gradient.shape for gradient in gradients] if residuals else []
             return encoded, blocks_lib.from_blocks(blocks - meant, shapes)
 
-        return self._compiled(kernel, "encode", gradients, bool(residuals), multiple)(
+        return self._kernels.compiled(kernel, "encode", gradients, bool(residuals), multiple)(
             list(gradients), list(residuals), random
         )
 
@@ -134,7 +134,7 @@ class _Exchanged(WithKernels, Compressor):
             encoded, meant = blocks_lib.encode(self._codec, total, filled, random)
             return encoded, total - meant
 
-        return self._compiled(kernel, "encode sum", parts, num_members, filled.tobytes())(parts, random)
+        return self._kernels.compiled(kernel, "encode sum", parts, num_members, filled.tobytes())(parts, random)
 
     def _decode(
         self, encoded: Encoded, num_members: int, dtype: tf.DType, shapes: Sequence[tf.TensorShape]
@@ -145,7 +145,7 @@ class _Exchanged(WithKernels, Compressor):
             total = self._sum_of(encoded, num_members)
             return [tf.cast(tensor, dtype) for tensor in blocks_lib.from_blocks(total, shapes)]
 
-        return self._compiled(kernel, "decode", encoded, num_members, dtype, tuple(map(tuple, shapes)))(encoded)
+        return self._kernels.compiled(kernel, "decode", encoded, num_members, dtype, tuple(map(tuple, shapes)))(encoded)
 
     def _sum_of(self, encoded: Encoded, num_members: int) -> tf.Tensor:
         """Returns the sum of the members' parts of [num_members * n, block_size], in the order of the members."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, shared_out
 
 
 def error_feedback(compressor: Compressor, *, decay: float = 1.0) -> Compressor:
@@ -17,7 +17,7 @@ def error_feedback(compressor: Compressor, *, decay: float = 1.0) -> Compressor:
     everything is sent in the end: the totals of all steps and the members' residuals add up to the gradients.
 
     Args:
-        compressor: what loses something.
+        compressor: what loses something, and has no feedback of its own.
         decay: in (0, 1]: what is kept of a residual from step to step. Less than 1 forgets old gradients.
 
     References:
@@ -29,6 +29,11 @@ def error_feedback(compressor: Compressor, *, decay: float = 1.0) -> Compressor:
         raise TypeError(f"`compressor` must be a tfdp.compression.Compressor. Received: {compressor!r}.")
     if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 < decay <= 1:
         raise ValueError(f"`decay` must be more than 0 and at most 1. Received: decay={decay!r}.")
+    if compressor.has_feedback:
+        raise ValueError(
+            "`compressor` must not add what it has not sent to later gradients itself: use it without "
+            f"`error_feedback`. Received: {compressor!r}."
+        )
     return _ErrorFeedback(compressor, float(decay))
 
 
@@ -67,15 +72,21 @@ class _ErrorFeedback(Compressor):
 
     def merge(self, states: Sequence[Any], num_members: int) -> Any:
         """Hands the residuals of all former members to the new ones in equal parts, so that nothing is lost."""
-        residuals = [state["residual"] for state in states]
         return {
-            "residual": np.sum(residuals, axis=0, dtype=residuals[0].dtype) / residuals[0].dtype.type(num_members),
+            "residual": shared_out([state["residual"] for state in states], num_members),
             "inner": self._inner.merge([state["inner"] for state in states], num_members),
         }
+
+    def check_optimizer(self, optimizer: Any) -> None:
+        self._inner.check_optimizer(optimizer)
 
     def settled(self) -> Compressor:
         settled = self._inner.settled()
         return self if settled is self._inner else _ErrorFeedback(settled, self._decay)
+
+    @property
+    def has_feedback(self) -> bool:
+        return True
 
     @property
     def sparse_dtype(self) -> tf.DType | None:

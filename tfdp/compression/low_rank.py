@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite
-from tfdp.compression.kernels import WithKernels
+from tfdp.compression.kernels import Kernels
 
 _FRESH = 1e-3  # what fixed directions add to those of the last step
 _MOST_UNROLLED = 8  # directions up to which XLA's one pass is quicker than a matmul; measured on CPUs
@@ -57,13 +57,13 @@ def power_sgd(rank: int = 4, *, min_compression_rate: float = 2.0) -> Compressor
     return _PowerSGD(rank, float(min_compression_rate))
 
 
-class _PowerSGD(WithKernels, Compressor):
+class _PowerSGD(Compressor):
     # As in the paper: M [rows, columns] is a member's matrix, P [rows, rank], Q [columns, rank]. Q travels on its side,
     # [rank, columns], as it comes from its product.
 
     def __init__(self, rank: int, min_compression_rate: float) -> None:
-        super().__init__()
         self._rank, self._min_compression_rate = rank, min_compression_rate
+        self._kernels = Kernels()
 
     def init(self, spec: tf.TensorSpec) -> Any:
         return {"q": self._first_q(spec.shape, _wide(spec.dtype))} if self._is_compressed(spec.shape) else ()
@@ -128,7 +128,7 @@ class _PowerSGD(WithKernels, Compressor):
         """Returns `kernel(p, q, whole)`, compiled where that is quicker: where P and Q are not multiplied by matmul."""
         tensors = p, q, whole
         compiles = q.shape[0] <= _MOST_UNROLLED
-        return (self._compiled(kernel, kernel.__name__, tensors) if compiles else kernel)(*tensors)
+        return (self._kernels.compiled(kernel, kernel.__name__, tensors) if compiles else kernel)(*tensors)
 
     def _is_compressed(self, shape: tf.TensorShape) -> bool:
         if shape.rank < 2 or not shape.num_elements():

@@ -6,18 +6,22 @@ from typing import Any, NamedTuple
 
 from tfdp.compression.base import Compressor
 from tfdp.compression.casting import bf16, fp16
+from tfdp.compression.deep_gradient import dgc
+from tfdp.compression.drawing import random_k
 from tfdp.compression.feedback import error_feedback
 from tfdp.compression.float8 import e4m3, e5m2
 from tfdp.compression.identity import none
 from tfdp.compression.low_rank import power_sgd
+from tfdp.compression.momentum import with_momentum
 from tfdp.compression.quantizing import int4, int8, natural, qsgd, tern_grad
 from tfdp.compression.selecting import by_shape, by_size
 from tfdp.compression.signs import sign
+from tfdp.compression.sparsifying import top_k
 
 
-def _of_kernels(compressor: Compressor) -> Compressor:
+def _of_kernels(compressor: Compressor, otherwise: Compressor | None = None) -> Compressor:
     """Returns a compressor of what is large and has two axes and more: not of biases and the scales of norms."""
-    return by_size(by_shape(compressor))
+    return by_size(by_shape(compressor, otherwise=otherwise), otherwise=otherwise)
 
 
 def _count(text: str) -> int | None:
@@ -58,7 +62,9 @@ _NAMES: dict[str, _Name] = {
     "qsgd": _Name(lambda: _of_kernels(qsgd())),
     "tern_grad": _Name(lambda: _of_kernels(tern_grad())),
     "natural": _Name(lambda: _of_kernels(natural())),
-    # Here stand those that send some of the elements: they take `_share_or_count`.
+    "topk": _Name(lambda k=0.01: _of_kernels(error_feedback(top_k(k))), _share_or_count, "topk:0.01"),
+    "randomk": _Name(lambda k=0.01: _of_kernels(error_feedback(random_k(k))), _share_or_count, "randomk:0.01"),
+    "dgc": _Name(lambda k=0.001: _of_kernels(dgc(k), with_momentum()), _share_or_count, "dgc:0.001"),
     # Without a choice by size: what power_sgd leaves as it is travels with the rest, in the same sum.
     "powersgd": _Name(lambda rank=4: error_feedback(power_sgd(rank)), _count, "powersgd:4"),
 }
@@ -81,7 +87,9 @@ def get(identifier: Any) -> Compressor:
 
     Args:
         identifier: "none", "bf16", "fp16", "e4m3", "e5m2", "int8", "int4", "sign", "qsgd", "tern_grad", "natural",
-            "powersgd" or, with another rank than 4, "powersgd:2"; a `Compressor`; or None for "none".
+            "topk", "randomk", "dgc", "powersgd"; a `Compressor`; or None for "none". The last four names may carry
+            a number: a share ("topk:0.05") or a count ("topk:100") of the elements that are sent, the rank of
+            "powersgd:2".
 
     Raises:
         ValueError: the name is unknown, or its number is wrong.

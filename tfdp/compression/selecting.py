@@ -114,6 +114,14 @@ class _Chosen(Compressor):
                 total[i], sent[i], new[i] = results
         return Reduced(total, sent, new)
 
+    def check_optimizer(self, optimizer: Any) -> None:
+        for candidate in self._candidates:
+            candidate.check_optimizer(optimizer)
+
+    @property
+    def has_feedback(self) -> bool:
+        return any(candidate.has_feedback for candidate in self._candidates)
+
     @property
     def sparse_dtype(self) -> tf.DType | None:
         dtypes = {candidate.sparse_dtype for candidate in self._candidates} - {None}

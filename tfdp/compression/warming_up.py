@@ -100,8 +100,15 @@ class _WarmUp(Compressor):
         inner = self._inner.merge([state["inner"] for state in states], num_members)
         return {"steps": states[0]["steps"], "inner": inner}
 
+    def check_optimizer(self, optimizer: Any) -> None:
+        self._inner.check_optimizer(optimizer)
+
     def settled(self) -> Compressor:
         return self._inner.settled()
+
+    @property
+    def has_feedback(self) -> bool:
+        return self._inner.has_feedback
 
     @property
     def sparse_dtype(self) -> tf.DType | None:
