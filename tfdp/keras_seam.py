@@ -23,7 +23,7 @@ from keras.src.trainers import data_adapters, epoch_iterator
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import data_adapter_utils
 
-from tfdp import tf_seam
+from tfdp import tf_seam, versions
 from tfdp.reducer import GradientReducer
 
 ReducerOf = Callable[[tf.distribute.Strategy], GradientReducer | None]
@@ -122,6 +122,8 @@ def install(reducer_of: ReducerOf) -> None:
         (keras_loss, "apply_mask", _apply_mask_over_all),
     ):
         _replace(owner, name, replacement)
+    if versions.release(keras.__version__) < (3, 14):
+        _replace(keras.Layer, "add_loss", _add_sum_over_rows)
     if "synchronization" not in inspect.signature(keras_variables.Variable.__init__).parameters:  # before Keras 3.10
         _replace(keras.Metric, "add_variable", _add_metric_variable)
         _replace(keras_variables.Variable, "__init__", _mark_partial_sum)
@@ -361,6 +363,19 @@ def _unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
         return tf.where(share.rows > 0, tf.reduce_mean(value), tf.zeros([], value.dtype))
     value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
     return tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
+
+
+def _add_sum_over_rows(original: Callable[..., Any], layer: Any, loss: Any) -> None:
+    """Adds an activity regularizer of Keras before 3.14 as the sum over rows that it is; others count as means."""
+    share = _share.get()
+    if share is not None and _is_called_by(inspect.currentframe(), keras.Layer.__call__):
+        loss = loss * tf.cast(share.total, loss.dtype) / tf.cast(tf.maximum(share.rows, 1), loss.dtype)
+    original(layer, loss)
+
+
+def _is_called_by(frame: Any, function: Callable[..., Any]) -> bool:
+    """Whether the original of what stands in `frame`, a replacement, has been called by `function`."""
+    return frame.f_back.f_back.f_code is inspect.unwrap(function).__code__  # a replacement is called by a wrapper
 
 
 def _reduce_values_over_all(

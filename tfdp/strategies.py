@@ -75,6 +75,10 @@ class _DataParallel:
         if isinstance(value, int | float | complex):
             value = tf.convert_to_tensor(value)
         results = self.experimental_local_results(value)  # type: ignore[attr-defined]
+        if any(isinstance(result, int | float | complex) for result in results):  # of a step that runs eagerly
+            tensors = map(tf.convert_to_tensor, results)
+            value = self.experimental_distribute_values_from_function(lambda _: next(tensors))  # type: ignore[attr-defined]
+            results = self.experimental_local_results(value)  # type: ignore[attr-defined]
         if axis is not None and all(getattr(result, "shape", tf.TensorShape([])).rank == 0 for result in results):
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]

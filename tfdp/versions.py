@@ -27,13 +27,18 @@ def check() -> None:
 
 def check_range(name: str, version: str, supported: tuple[tuple[int, int], tuple[int, int]]) -> None:
     """Raises a RuntimeError unless `version` ("2.21.0") lies in `supported` ((2, 18), (2, 21)), ends included."""
-    major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in (version + ".0").split(".")[:2])
     lowest, highest = supported
-    if not lowest <= (major, minor) <= highest:
+    if not lowest <= release(version) <= highest:
         span = f"{lowest[0]}.{lowest[1]} to {highest[0]}.{highest[1]}"
         remedy = "" if name == "Python" else f' Install one with: pip install "{name.lower()}>={lowest[0]}.{lowest[1]}'
         remedy += "" if name == "Python" else f',<{highest[0]}.{highest[1] + 1}"'
         raise RuntimeError(f"tfdp supports {name} {span}. Found: {name} {version}.{remedy}")
+
+
+def release(version: str) -> tuple[int, int]:
+    """Returns the first two numbers of a version: (2, 21) for "2.21.0"."""
+    major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in (version + ".0").split(".")[:2])
+    return major, minor
 
 
 def check_backend(backend: str) -> None:

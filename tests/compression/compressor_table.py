@@ -224,8 +224,10 @@ def kinds(row: Row) -> list[Kind]:
             return [Kind(tf.float32, 3, False)]
         in_single = [Kind(tf.float32, size, is_compiled=size == 3) for size in (1, 2, 3)]
         return [*in_single, *(Kind(dtype, 3, False) for dtype in others)]
-    if row.combinator not in FULLY_TESTED:  # a choice by size has other kernels, of the same code
-        return [Kind(tf.float32, size, is_compiled="by_size" not in row.combinator) for size in (2, 3)]
+    if row.combinator not in FULLY_TESTED:
+        is_of_a_kind = row.code in [CODES[name] for name in KINDS_OF_CODES]
+        # Combined, a code has the kernels that it has alone: one of each kind shows that they go together.
+        return [Kind(tf.float32, size, is_of_a_kind and "by_size" not in row.combinator) for size in (2, 3)]
     compiled = [Kind(tf.float32, size, True) for size in (1, 2, 3)]
     return [*compiled, Kind(tf.float32, 4, False), *(Kind(dtype, size, False) for dtype in others for size in (2, 3))]
 
