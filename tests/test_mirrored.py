@@ -160,6 +160,10 @@ def test_a_compressor_of_the_users_own_trains(results):
     trainings.assert_near_one_device(trainings.recorded(results / "2 devices", "own compressor"))
 
 
+def test_dgc_gives_momentum_to_an_optimizer_without(results):
+    trainings.assert_momentum_was_added(trainings.recorded(results / "2 devices", "dgc"))
+
+
 # In this process, with its one device
 
 

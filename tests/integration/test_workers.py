@@ -175,6 +175,10 @@ def test_large_gradients_leave_all_weights_finite(results, name):
     assert np.all(np.isfinite(arrays["weights"]))
 
 
+def test_dgc_gives_momentum_to_an_optimizer_without(results):
+    trainings.assert_momentum_was_added(on_both_workers(results, "2 workers", "dgc"))
+
+
 def test_every_gradient_goes_through_compression_once(results):
     arrays = on_both_workers(results, "2 workers", "recorded")
     assert set(arrays["times"]) == {1.0}
