@@ -86,7 +86,7 @@ LAYOUTS = (
         "tfdp.MirroredStrategy(compression=trainings.COMPRESSORS['sign'].build())",
         2,
         0,
-        0.5,
+        0.8,
     ),
 )
 
@@ -102,7 +102,10 @@ def run(layout: Layout, folder: Path, names: list[str]) -> None:
         failed_before = any((rank / f"{name}.error").exists() for name in left for rank in ranks)
         if stopped_at is not None and (not failed_before or any(is_recorded(rank, stopped_at) for rank in ranks)):
             statuses = {process.status for process in ended}
-            reason = WAS_ENDED if None in statuses else f"ProcessError: ended with status {max(statuses)}"
+            reason = (
+                WAS_ENDED if None in statuses else f"ProcessError: ended with status {next(filter(None, statuses), 0)}"
+            )
+            print(f"{layout.heading}, {stopped_at}: {reason}\n{workers.report(ended)}", file=sys.stderr)
             for rank in ranks:
                 rank.mkdir(exist_ok=True)
                 if not is_recorded(rank, stopped_at):
@@ -225,7 +228,7 @@ Made with {versions}, on CPU devices of {processor}.
 - `BatchNormalization` without `synchronized=True` normalizes with the statistics of each replica's own rows, as is
   meant. Its moving statistics are the mean over all replicas, the same on each. It is not in the table.
 - A loss that a user's function returns as a scalar, and one of `add_loss`, counts as the mean over a replica's rows. A
-  sum over rows, such as that of an activity regularizer, is weighted as if it were a mean.
+  sum over rows is weighted as if it were a mean. (Activity regularizers are right, of older Keras too.)
 - `jit_compile=True` with several replicas on CPUs is refused: XLA has no collectives there. `"auto"` trains.
 
 ## What the table does not cover
