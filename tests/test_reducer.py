@@ -1,10 +1,12 @@
 """What the reducer asks of compressors beside reductions."""
 
+from typing import ClassVar
+
 import keras
 import pytest
 import tensorflow as tf
 
-from tfdp.compression import by_size, dgc, error_feedback, none, threshold
+from tfdp.compression import Compressor, by_size, dgc, error_feedback, none, power_sgd, threshold
 from tfdp.reducer import GradientReducer
 from tfdp.traffic import CountingGroup
 
@@ -62,3 +64,36 @@ def test_bytes_of_sparse_gradients_are_not_reported():
     rows = tf.IndexedSlices(tf.ones([2, 30]), tf.constant([1, 2]), tf.constant([40, 30]))
     training.trace(keras.optimizers.SGD(0.1), [rows, tf.ones([3])])
     assert training.reducer.report().variables[0].wire_bytes is None
+
+
+def test_each_variable_is_reported_with_what_it_sends_itself():
+    training = Training(error_feedback(power_sgd(2)))
+    training.trace(keras.optimizers.SGD(0.1))
+    kernel, bias = training.reducer.report().variables
+    assert kernel.wire_bytes == (4800, 4 * 2 * (40 + 30))
+    assert bias.wire_bytes == (12, 12)
+
+
+def test_gradients_that_come_in_two_calls_are_all_reported():
+    training = Training(none())
+    variables, optimizer = training.variables, keras.optimizers.SGD(0.1)
+    for part in (variables[:1], variables[1:], variables[1:]):
+        training.variables = part
+        training.trace(optimizer)
+    assert [variable.wire_bytes for variable in training.reducer.report().variables] == [(4800, 4800), (12, 12)]
+
+
+def test_random_numbers_do_not_depend_on_optimizers_before():
+    """A training that goes on in a new process has no others."""
+
+    class Named(Compressor):
+        names: ClassVar = []
+
+        def reduce(self, gradients, states, group, *, name):
+            self.names.append(name)
+            return none().reduce(gradients, states, group, name=name)
+
+    training = Training(Named())
+    for _ in range(2):
+        training.trace(keras.optimizers.SGD(0.1))
+    assert Named.names == ["bucket 0", "bucket 0"]

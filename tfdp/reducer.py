@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp import buckets, sparse, tf_seam
-from tfdp.collectives import Communicator
+from tfdp.collectives import Communicator, PrefixedCommunicator
 from tfdp.compression import Compressor, all_finite, describe, none
 from tfdp.compression_state import CompressionState, Slot
 from tfdp.traffic import CompressionReport, VariableTraffic, bytes_on_the_wire
@@ -91,10 +91,15 @@ class GradientReducer:
         )
         if before is None or after is None:
             return {plan.slot: None for plan in bucket}
-        elements = [int(spec.shape.num_elements()) for spec in specs]
-        shares = [count / max(sum(elements), 1) for count in elements]
+        alone = [
+            [bytes_on_the_wire(compressor, spec, self.num_replicas, can_exchange=exchanges) or 0 for spec in specs]
+            for compressor in (self._exact, bucket[0].compressor)
+        ]
+        # What travels together may fill its blocks better than each alone.
+        factors = [total / max(sum(parts), 1) for total, parts in zip((before, after), alone, strict=True)]
         return {
-            plan.slot: (round(before * share), round(after * share)) for plan, share in zip(bucket, shares, strict=True)
+            plan.slot: (round(one * factors[0]), round(other * factors[1]))
+            for plan, one, other in zip(bucket, *alone, strict=True)
         }
 
     def _traffic_of(self, plan: _Plan, wire_bytes: dict[Slot, tuple[int, int] | None]) -> VariableTraffic:
@@ -129,7 +134,9 @@ class GradientReducer:
         self._check_agreement(number, plans)
         self.state.expect(plan.slot for plan in plans if plan.has_state)
         local_id = tf_seam.local_replica_id(tf.distribute.get_replica_context())
-        group = self._communicators[local_id]
+        # Compressors do not see the number: random numbers follow from names, and a training that goes on in another
+        # process may have had no optimizer before.
+        group = PrefixedCommunicator(self._communicators[local_id], f"optimizer {number}")
         reduced: list[Any] = list(gradients)
         moves: list[_Move] = []
         dense = [i for i, plan in enumerate(plans) if not plan.is_sparse]
@@ -138,10 +145,10 @@ class GradientReducer:
         sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
         kinds = [(plans[i].spec.dtype, id(plans[i].compressor)) for i in dense]
         plan_of_buckets = buckets.plan_buckets(sizes, kinds, self._bucket_bytes)
-        self._buckets[number] = [[plans[dense[i]].slot for i in bucket] for bucket in plan_of_buckets]
+        self._remember(number, [[plans[dense[i]].slot for i in bucket] for bucket in plan_of_buckets])
         for index, bucket in enumerate(plan_of_buckets):
             members = [dense[i] for i in bucket]
-            name = f"optimizer {number} bucket {index}"
+            name = f"bucket {index}"
             totals, move = self._reduce_bucket(
                 [gradients[i] for i in members], [plans[i] for i in members], local_id, group, name
             )
@@ -150,12 +157,18 @@ class GradientReducer:
                 reduced[i] = total
         for i, plan in enumerate(plans):
             if plan.is_sparse and keep_rows:
-                reduced[i] = sparse.gather_slices(gradients[i], group, name=f"optimizer {number} slices {i}")
+                reduced[i] = sparse.gather_slices(gradients[i], group, name=f"slices {i}")
             elif plan.is_sparse:
-                name = f"optimizer {number} slices {i}"
-                reduced[i] = sparse.reduce_slices(gradients[i], group, plan.compressor.sparse_dtype, name=name)
+                dtype = plan.compressor.sparse_dtype
+                reduced[i] = sparse.reduce_slices(gradients[i], group, dtype, name=f"slices {i}")
         _move_on(moves, [reduced[i].values for i, plan in enumerate(plans) if plan.is_sparse])
         return reduced
+
+    def _remember(self, number: int, buckets_of: list[list[Slot]]) -> None:
+        """Keeps what travels together, in place of what the same gradients did; others may come by another call."""
+        slots = {slot for bucket in buckets_of for slot in bucket}
+        others = [bucket for bucket in self._buckets.get(number, ()) if slots.isdisjoint(bucket)]
+        self._buckets[number] = [*others, *buckets_of]
 
     def _reduce_bucket(
         self, gradients: list[tf.Tensor], plans: list[_Plan], local_id: int, group: Communicator, name: str

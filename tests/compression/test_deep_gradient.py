@@ -219,7 +219,6 @@ WITHOUT_MOMENTUM = {
 }
 WITH_MOMENTUM = {
     "SGD with momentum=0.9": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "SGD with nesterov=True": lambda: keras.optimizers.SGD(0.1, nesterov=True),
     "RMSprop with momentum=0.5": lambda: keras.optimizers.RMSprop(0.1, momentum=0.5),
     "Adam with beta_1=0.9": lambda: keras.optimizers.Adam(0.1),
     "AdamW with beta_1=0.9": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(0.1)),

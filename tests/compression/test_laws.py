@@ -286,6 +286,27 @@ def test_a_reduction_in_a_graph_gives_what_it_gives_op_by_op(name):
             np.testing.assert_allclose(exact(before), exact(after), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.combinator in FULLY_TESTED])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_arrive_in_a_graph_too(name, value):
+    """Comparisons with NaN may be turned round there. The gradient is large enough to be sampled."""
+    compressor = ROWS[name].compressor
+    gradient = np.random.default_rng(0).standard_normal([300, 400]).astype("float32")
+    gradient[7, 11] = value
+    state = tf.nest.map_structure(tf.convert_to_tensor, compressor.init(tf.TensorSpec(gradient.shape, tf.float32)))
+
+    @tf.function(autograph=False)
+    def reduce_in_graph(gradient, state):
+        result = compressor.reduce([gradient], [state], Echo(2), name="gradient")
+        return result.total[0], result.states
+
+    with kernels(are_compiled=False):
+        total, states = reduce_in_graph(tf.constant(gradient), state)
+    assert not np.isfinite(exact(total)[7, 11])
+    for leaf in tf.nest.flatten(states):
+        assert np.all(np.isfinite(exact(leaf)))
+
+
 class Echo:
     """A group whose members all do the same: this one knows what the others send."""
 

@@ -133,3 +133,21 @@ def test_what_is_neither_name_nor_compressor_is_refused(identifier):
         assert repr(name) in str(raised.value)
     assert "tfdp.compression.Compressor" in str(raised.value)
     assert f"of type {type(identifier).__name__}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        compression.threshold,
+        compression.with_momentum,
+        compression.top_k,
+        lambda value: compression.dgc(momentum=value),
+        lambda value: compression.dgc(clip_norm=value),
+        lambda value: compression.error_feedback(compression.int8(), decay=value),
+        lambda value: compression.power_sgd(min_compression_rate=value),
+    ],
+)
+def test_options_are_shown_with_all_their_digits(build):
+    """Workers compare what compressors show."""
+    assert repr(build(0.12345678)) != repr(build(0.12345679))
+    assert repr(build(0.5)) == repr(build(np.float64(0.5)))

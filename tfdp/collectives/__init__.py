@@ -4,5 +4,6 @@ from tfdp.collectives.base import Communicator
 from tfdp.collectives.by_strategy import StrategyCommunicator
 from tfdp.collectives.cluster import ClusterCommunicator
 from tfdp.collectives.loopback import loopback
+from tfdp.collectives.prefixed import PrefixedCommunicator
 
-__all__ = ["ClusterCommunicator", "Communicator", "StrategyCommunicator", "loopback"]
+__all__ = ["ClusterCommunicator", "Communicator", "PrefixedCommunicator", "StrategyCommunicator", "loopback"]

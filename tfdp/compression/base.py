@@ -152,6 +152,11 @@ class Compressor(abc.ABC):
         return f"{type(self).__name__}()"
 
 
+def as_text(number: float) -> str:
+    """Returns a number as workers compare it: all of its digits, and no fraction where there is none."""
+    return repr(float(number)).removesuffix(".0")
+
+
 def describe(compressor: Compressor) -> str:
     """Returns what to compare a compressor by: its text, but not where in memory it is."""
     if type(compressor).__repr__ is object.__repr__:

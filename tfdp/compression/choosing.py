@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.compression.entries import Entries
@@ -15,6 +16,7 @@ _MARGIN = 1.3  # the estimate takes so many for each that is to be sent, so that
 
 def checked_k(k: float) -> float:
     """Returns `k`, or raises what is wrong with it."""
+    k = k.item() if isinstance(k, np.number) else k
     if isinstance(k, bool) or not isinstance(k, int | float):
         raise TypeError(f"`k` must be a share (float) or a count (int) of elements. Received: k={k!r}.")
     if isinstance(k, int) and k < 1:
@@ -84,7 +86,7 @@ def _not_below(kernels: Kernels, flat: tf.Tensor, threshold: tf.Tensor) -> Entri
 
     rows = tf.where(kernels.compiled(kernel, "largest of blocks", flat)(flat) >= threshold)[:, 0]
     blocks = tf.gather(tf.reshape(flat[:size], [-1, _BLOCK_SIZE]), rows)
-    places = tf.cast(tf.where(tf.logical_not(tf.abs(blocks) < threshold)), tf.int32)  # so NaN is there
+    places = tf.cast(tf.where(magnitudes(blocks) >= threshold), tf.int32)
     indices = tf.gather(tf.cast(rows, tf.int32) * _BLOCK_SIZE, places[:, 0]) + places[:, 1]
     return Entries(
         tf.concat([tf.gather_nd(blocks, places), flat[size:]], axis=0),

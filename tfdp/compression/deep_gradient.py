@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.compression import entries as entries_lib
-from tfdp.compression.base import Compressor, Group, Reduced, shared_out
+from tfdp.compression.base import Compressor, Group, Reduced, as_text, shared_out
 from tfdp.compression.choosing import checked_k, largest_by_sample, magnitudes, num_chosen
 from tfdp.compression.entries import Delivered, Entries
 from tfdp.compression.kernels import Kernels
@@ -146,9 +146,9 @@ class _DeepGradientCompression(Compressor):
         return True
 
     def __repr__(self) -> str:
-        clip_norm = "" if self._clip_norm is None else f", clip_norm={self._clip_norm:g}"
+        clip_norm = "" if self._clip_norm is None else f", clip_norm={as_text(self._clip_norm)}"
         warm_up_steps = f", warm_up_steps={self._warm_up_steps}" if self._warm_up_steps else ""
-        return f"dgc(k={self._k!r}, momentum={self._momentum:g}{clip_norm}{warm_up_steps})"
+        return f"dgc(k={self._k!r}, momentum={as_text(self._momentum)}{clip_norm}{warm_up_steps})"
 
 
 def _stages(k: float, shapes: Sequence[tf.TensorShape], warms_up: bool) -> list[list[int]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite, shared_out
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, shared_out
 
 
 def error_feedback(compressor: Compressor, *, decay: float = 1.0) -> Compressor:
@@ -93,5 +93,5 @@ class _ErrorFeedback(Compressor):
         return self._inner.sparse_dtype
 
     def __repr__(self) -> str:
-        decay = "" if self._decay == 1 else f", decay={self._decay:g}"
+        decay = "" if self._decay == 1 else f", decay={as_text(self._decay)}"
         return f"error_feedback({self._inner!r}{decay})"

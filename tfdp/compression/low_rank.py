@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text
 from tfdp.compression.kernels import Kernels
 
 _FRESH = 1e-3  # what fixed directions add to those of the last step
@@ -140,7 +140,7 @@ class _PowerSGD(Compressor):
         """Returns independent directions to begin with, [columns, rank]: unit vectors, the same on every member."""
         rows, columns = _matrix_shape(shape)
         # Not the variable's name: Keras numbers layers on as models are made, and a worker may have made more of them.
-        generator = np.random.default_rng(zlib.crc32(f"{rows} x {columns}".encode()))
+        generator = np.random.RandomState(zlib.crc32(f"{rows} x {columns}".encode()))  # the same in all versions
         directions = generator.standard_normal([columns, min(self._rank, rows, columns)])
         return (directions / np.linalg.norm(directions, axis=0)).astype(dtype.as_numpy_dtype)
 
@@ -150,7 +150,7 @@ class _PowerSGD(Compressor):
         return states[0]
 
     def __repr__(self) -> str:
-        return f"power_sgd(rank={self._rank}, min_compression_rate={self._min_compression_rate:g})"
+        return f"power_sgd(rank={self._rank}, min_compression_rate={as_text(self._min_compression_rate)})"
 
 
 def _wide(dtype: tf.DType) -> tf.DType:

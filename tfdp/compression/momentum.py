@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text
 
 
 def with_momentum(momentum: float = 0.9) -> Compressor:
@@ -58,7 +58,7 @@ class _WithMomentum(Compressor):
         return True
 
     def __repr__(self) -> str:
-        return f"with_momentum({self._momentum:g})"
+        return f"with_momentum({as_text(self._momentum)})"
 
 
 def checked_momentum(momentum: float) -> float:
@@ -72,7 +72,7 @@ def refuse_momentum(optimizer: Any, compressor: Compressor) -> None:
     """Raises a ValueError for an optimizer with momentum, which `compressor` has already."""
     while hasattr(optimizer, "inner_optimizer"):  # keras.optimizers.LossScaleOptimizer
         optimizer = optimizer.inner_optimizer
-    for option in ("momentum", "nesterov", "beta_1"):
+    for option in ("momentum", "beta_1"):
         value = getattr(optimizer, option, None)
         if value:
             raise ValueError(

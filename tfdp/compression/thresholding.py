@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.compression import entries as entries_lib
-from tfdp.compression.base import Compressor, Group, Reduced
+from tfdp.compression.base import Compressor, Group, Reduced, as_text
+from tfdp.compression.choosing import magnitudes
 from tfdp.compression.entries import Entries
 
 
@@ -51,8 +52,7 @@ class _Threshold(Compressor):
         """Does what its base does in fewer passes; () for the residuals asks for none."""
         wholes = entries_lib.whole_gradients(gradients, residuals)
         dtype, shapes = gradients[0].dtype, [whole.shape for whole in wholes]
-        # No comparison holds for NaN, so it is sent.
-        masks = [tf.logical_not(tf.abs(whole) < tf.cast(self._value, whole.dtype)) for whole in wholes]
+        masks = [magnitudes(whole) >= tf.cast(self._value, whole.dtype) for whole in wholes]
         chosen = []
         for whole, mask in zip(wholes, masks, strict=True):
             indices = tf.where(tf.reshape(mask, [-1]))[:, 0]
@@ -65,7 +65,7 @@ class _Threshold(Compressor):
         return Reduced(entries_lib.split(flat, shapes), sent, list(states)), unsent
 
     def __repr__(self) -> str:
-        return f"threshold({self._value:g})"
+        return f"threshold({as_text(self._value)})"
 
 
 def _sum(own: Entries, shapes: Sequence[tf.TensorShape], group: Group, *, name: str) -> tf.Tensor:
