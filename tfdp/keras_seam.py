@@ -539,7 +539,7 @@ def _count_steps_of_all(reducer_of: ReducerOf, original: Callable[..., Any], ite
     steps = iterator._num_batches
     if steps is not None and tf_seam.is_made_by_function(iterator._distributed_dataset):
         steps = -(-steps // len(strategy.extended.worker_devices))
-    iterator._num_batches = strategy.most_steps(steps)
+    iterator._num_batches = strategy.most_steps(steps, iterator.steps_per_epoch)
 
 
 def _on_split_batch(

@@ -83,12 +83,17 @@ class _DataParallel:
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
 
-    def most_steps(self, steps: int | None) -> int | None:
+    def most_steps(self, steps: int | None, wanted: int | None) -> int | None:
         """Returns the most steps that any worker has to do, or None where one does not know; all workers must call it.
 
         Args:
             steps: what this worker has to do, if it knows.
+            wanted: what its caller has asked for, if anything: `steps_per_epoch` or `steps`.
+
+        Raises:
+            ValueError: workers are asked for different numbers of steps.
         """
+        del wanted
         return steps
 
     def _check_still_valid(self) -> None:
@@ -213,9 +218,17 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         )
         keras_seam.install(_reducer_of)
 
-    def most_steps(self, steps: int | None) -> int | None:
-        everyones = self._agreement.exchange("the number of steps of an epoch", steps)
-        return None if None in everyones else max(everyones)
+    def most_steps(self, steps: int | None, wanted: int | None) -> int | None:
+        ours = [None if count is None else int(count) for count in (steps, wanted)]
+        everyones = self._agreement.exchange("the number of steps of an epoch", ours)
+        all_steps, all_wanted = zip(*everyones, strict=True)
+        if len(set(all_wanted)) > 1:
+            received = ", ".join(f"worker {rank}: {one}" for rank, one in enumerate(all_wanted))
+            raise ValueError(
+                "`steps_per_epoch` of `fit`, and `steps` of `evaluate` and `predict`, must be the same on all workers. "
+                f"Received: {received}."
+            )
+        return None if None in all_steps else max(all_steps)
 
     def _check_still_valid(self) -> None:
         now = os.environ.get("TF_CONFIG", "")

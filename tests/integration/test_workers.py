@@ -231,18 +231,19 @@ def attempt(name, function):
     else:
         print(f"<{name}>trained</{name}>")
 
-def train(strategy, *, hidden=1, frozen=False, optimizer="sgd"):
+def train(strategy, *, hidden=1, frozen=False, optimizer="sgd", steps=None):
     with strategy.scope():
         layers = [*(keras.layers.Dense(5) for _ in range(hidden)), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((4,)), *layers])
         model.layers[0].trainable = not frozen
         model.compile(optimizer, "mse")
-    model.fit(x, x[:, :1], batch_size=4, verbose=0)
+    model.fit(x, x[:, :1], batch_size=4, verbose=0, steps_per_epoch=steps)
 """
 OTHER_OPTIONS = """
 attempt("compression", lambda: tfdp.MultiWorkerMirroredStrategy(compression=("none", "bf16")[rank]))
 attempt("bucket_bytes", lambda: tfdp.MultiWorkerMirroredStrategy(bucket_bytes=(100, 200)[rank]))
 attempt("frozen", lambda: train(tfdp.MultiWorkerMirroredStrategy(), frozen=rank == 1))
+attempt("steps", lambda: train(tfdp.MultiWorkerMirroredStrategy(), steps=(None, np.int64(1))[rank]))
 attempt("the same", lambda: train(tfdp.MultiWorkerMirroredStrategy()))
 """
 EXTRA_LAYER = """
@@ -288,6 +289,12 @@ def test_workers_that_disagree_say_on_what_on_both_of_them(disagreements, run, n
         assert f"there: worker {1 - rank} (127.0.0.1:" in message
         for value in values:
             assert value in message
+
+
+def test_workers_that_are_asked_for_different_numbers_of_steps_say_so_before_they_train(disagreements):
+    for message in what_came_of(disagreements["options"], "steps"):
+        assert "`steps_per_epoch` of `fit`, and `steps` of `evaluate` and `predict`, must be the same" in message
+        assert "Received: worker 0: None, worker 1: 1." in message
 
 
 def test_workers_that_have_disagreed_can_train_together_afterwards(disagreements):
