@@ -152,6 +152,11 @@ class Compressor(abc.ABC):
         return f"{type(self).__name__}()"
 
 
+def wide(dtype: tf.DType) -> tf.DType:
+    """Returns in which dtype what gradients of `dtype` leave is kept and added: float32, float64 for float64."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
 def as_text(number: float) -> str:
     """Returns a number as workers compare it: all of its digits, and no fraction where there is none."""
     return repr(float(number)).removesuffix(".0")

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.compression import entries as entries_lib
-from tfdp.compression.base import Compressor, Group, Reduced, as_text, shared_out
+from tfdp.compression.base import Compressor, Group, Reduced, as_text, shared_out, wide
 from tfdp.compression.choosing import checked_k, largest_by_sample, magnitudes, num_chosen
 from tfdp.compression.entries import Delivered, Entries
 from tfdp.compression.kernels import Kernels
@@ -63,7 +63,7 @@ class _DeepGradientCompression(Compressor):
         self._kernels = Kernels()
 
     def init(self, spec: tf.TensorSpec) -> Any:
-        dtype = np.float64 if spec.dtype == tf.float64 else np.float32
+        dtype = wide(spec.dtype).as_numpy_dtype
         return {
             "momentum": np.zeros(spec.shape, dtype),
             "unsent": np.zeros(spec.shape, dtype),

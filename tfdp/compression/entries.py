@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import words as words_lib
-from tfdp.compression.base import Group, all_finite
+from tfdp.compression.base import Group, all_finite, wide
 from tfdp.compression.kernels import Kernels
 
 
@@ -40,7 +40,7 @@ class Delivered(NamedTuple):
 
 def whole_gradients(gradients: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns gradients plus residuals, in float32 (float64 for gradients of float64); () for the residuals is none."""
-    dtype = tf.float64 if gradients[0].dtype == tf.float64 else tf.float32
+    dtype = wide(gradients[0].dtype)
     wholes = [tf.cast(gradient, dtype) for gradient in gradients]
     return [whole + residual for whole, residual in zip(wholes, residuals, strict=True)] if residuals else wholes
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.compression import blocks as blocks_lib
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, wide
 from tfdp.compression.blocks import BlockCodec, Encoded
 from tfdp.compression.kernels import Kernels
 
@@ -108,7 +108,7 @@ class _Exchanged(Compressor):
         self, gradients: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor], random: tf.Tensor | None, *, multiple: int
     ) -> tuple[Encoded, list[tf.Tensor]]:
         """Returns the code of gradients plus residuals, and what it leaves of each sum where there are residuals."""
-        dtype = tf.float64 if gradients[0].dtype == tf.float64 else tf.float32
+        dtype = wide(gradients[0].dtype)
 
         def kernel(gradients: Any, residuals: Any, random: Any) -> Any:
             wholes = [tf.cast(gradient, dtype) for gradient in gradients]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, shared_out
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, shared_out, wide
 
 
 def error_feedback(compressor: Compressor, *, decay: float = 1.0) -> Compressor:
@@ -43,7 +43,7 @@ class _ErrorFeedback(Compressor):
         self._by_inner: dict[int, Compressor] = {}
 
     def init(self, spec: tf.TensorSpec) -> Any:
-        dtype = np.float64 if spec.dtype == tf.float64 else np.float32
+        dtype = wide(spec.dtype).as_numpy_dtype
         return {"residual": np.zeros(spec.shape, dtype), "inner": self._inner.init(spec)}
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:

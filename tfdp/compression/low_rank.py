@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, wide
 from tfdp.compression.kernels import Kernels
 
 _FRESH = 1e-3  # what fixed directions add to those of the last step
@@ -66,10 +66,10 @@ class _PowerSGD(Compressor):
         self._kernels = Kernels()
 
     def init(self, spec: tf.TensorSpec) -> Any:
-        return {"q": self._first_q(spec.shape, _wide(spec.dtype))} if self._is_compressed(spec.shape) else ()
+        return {"q": self._first_q(spec.shape, wide(spec.dtype))} if self._is_compressed(spec.shape) else ()
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
-        wholes = [tf.cast(gradient, _wide(gradient.dtype)) for gradient in gradients]
+        wholes = [tf.cast(gradient, wide(gradient.dtype)) for gradient in gradients]
         return self._reduce(wholes, gradients[0].dtype, states, group, name)[0]
 
     def reduce_with_residuals(
@@ -151,10 +151,6 @@ class _PowerSGD(Compressor):
 
     def __repr__(self) -> str:
         return f"power_sgd(rank={self._rank}, min_compression_rate={as_text(self._min_compression_rate)})"
-
-
-def _wide(dtype: tf.DType) -> tf.DType:
-    return tf.float64 if dtype == tf.float64 else tf.float32
 
 
 def _matrix_shape(shape: tf.TensorShape) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text
+from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, wide
 
 
 def with_momentum(momentum: float = 0.9) -> Compressor:
@@ -31,7 +31,7 @@ class _WithMomentum(Compressor):
         self._momentum = momentum
 
     def init(self, spec: tf.TensorSpec) -> Any:
-        return {"momentum": np.zeros(spec.shape, np.float64 if spec.dtype == tf.float64 else np.float32)}
+        return {"momentum": np.zeros(spec.shape, wide(spec.dtype).as_numpy_dtype)}
 
     def reduce(self, gradients: Sequence[tf.Tensor], states: Sequence[Any], group: Group, *, name: str) -> Reduced:
         dtype = gradients[0].dtype
