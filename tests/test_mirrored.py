@@ -82,7 +82,7 @@ def test_a_later_strategy_of_other_devices_and_small_buckets_equals_one_device(r
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_computed_by_hand_come_out(results, layout):
-    trainings.assert_numbers_computed_by_hand(lambda name: trainings.recorded(results / layout, name))
+    trainings.assert_numbers_computed_by_hand(LAYOUTS[layout], lambda name: trainings.recorded(results / layout, name))
 
 
 def test_unsynchronized_batch_normalization_keeps_the_mean_of_its_statistics_on_every_replica(results):
@@ -127,8 +127,10 @@ def test_compressed_training_is_near_one_device_and_equal_on_all_replicas(result
     trainings.assert_traffic(name, received)
 
 
-@pytest.mark.parametrize("name", trainings.COMPRESSORS)
-@pytest.mark.parametrize("training_name", trainings.UNDER_COMPRESSION)
+@pytest.mark.parametrize(
+    ("training_name", "name"),
+    [(training_name, name) for name in trainings.COMPRESSORS for training_name in trainings.trained_under(name)],
+)
 def test_odd_variables_and_overflow_come_out_right_under_compression(results, training_name, name):
     trainings.assert_right_under_compression(
         lambda wanted: trainings.recorded(results / "compressed", wanted), name, training_name

@@ -4,6 +4,7 @@ TensorFlow has a time limit of its own for each collective. It keeps two threads
 even if the collective has long ended: a training of ten steps a second would need a hundred thousand of them.
 """
 
+import atexit
 import logging
 import sys
 import threading
@@ -15,6 +16,9 @@ from tfdp import tf_seam
 
 _LOG = logging.getLogger("tfdp")
 _MOST_SECONDS_BETWEEN_LOOKS = 10.0
+_SECONDS_TO_END = 5.0
+_process_ends = threading.Event()
+_watchdogs: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def watch(owner: Any, seconds: float, message: str) -> None:
@@ -28,14 +32,23 @@ def watch(owner: Any, seconds: float, message: str) -> None:
         message: what to say.
     """
     arguments = (weakref.ref(owner), threading.get_ident(), seconds, message)
-    threading.Thread(target=_watch, args=arguments, name="tfdp watchdog", daemon=True).start()
+    watchdog = threading.Thread(target=_watch, args=arguments, name="tfdp watchdog", daemon=True)
+    _watchdogs.add(watchdog)
+    watchdog.start()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends the threads. The last to let go of a frame frees its tensors, and aborts the process where Python ends."""
+    _process_ends.set()
+    for watchdog in tuple(_watchdogs):
+        watchdog.join(_SECONDS_TO_END)
 
 
 def _watch(owner: Any, thread: int, seconds: float, message: str) -> None:
     # The frame is kept from look to look: a later call could have one in the same place of memory otherwise.
     watched, since = None, 0.0
-    while owner() is not None:
-        time.sleep(min(seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS))
+    while owner() is not None and not _process_ends.wait(min(seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS)):
         frame = sys._current_frames().get(thread)
         if frame is None or not tf_seam.is_call_of_runtime(frame):
             watched = None

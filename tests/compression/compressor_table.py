@@ -119,15 +119,19 @@ class Row(NamedTuple):
     compressor: compression.Compressor
 
 
+# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance, by positions,
+# in two sums.
+KINDS_OF_CODES = ("bf16", "int8", "qsgd", "top_k", "power_sgd")
+# Those that are combined in all ways: one of each kind, the one of a bit, and one that has momentum of its own.
+COMBINED = (*KINDS_OF_CODES, "sign", "dgc")
+
 ROWS = {
     combinator.format(name): Row(code, combinator, combine(code.compressor))
     for combinator, combine in COMBINATORS.items()
     for name, code in CODES.items()
     if not (code.has_feedback and "error_feedback" in combinator)
+    if combinator in FULLY_TESTED or name in COMBINED
 }
-# One code of each kind, for what does not depend on the code: summed as it is, to the nearest, by chance, by positions,
-# in two sums.
-KINDS_OF_CODES = ("bf16", "int8", "qsgd", "top_k", "power_sgd")
 BLOCK_CODES = {name: code for name, code in CODES.items() if code.block_size}
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]

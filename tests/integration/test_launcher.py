@@ -86,6 +86,14 @@ class Launch:
         return path.read_bytes()
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_not_ignored():
+    """A shell lets what it starts in the background ignore them, and so do the processes that come of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def run(tmp_path):
     """Starts launches, and kills what they leave."""

@@ -15,8 +15,16 @@ import tfdp
 
 # A strategy must be made before TensorFlow starts.
 START = """
-import functools, gc, pathlib, sys, threading
+import atexit, functools, gc, pathlib, sys, threading
 import numpy as np
+
+
+def record_threads(name):
+    names = sorted(thread.name for thread in threading.enumerate())
+    trainings.record(folder, name, lambda: {"names": names})
+
+
+atexit.register(record_threads, "threads at the end")  # what registers first runs last
 import tfdp, trainings
 
 strategy = tfdp.MultiWorkerMirroredStrategy()
@@ -30,7 +38,7 @@ assert strategy.num_replicas_in_sync == 2
 trainings.record_all(folder, strategy, trainings.BETWEEN_TWO_WORKERS)
 trainings.record_compression(folder, tfdp.MultiWorkerMirroredStrategy)
 trainings.record_under_compressors(
-    folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS, trainings.ON_THE_WIRE
+    folder, tfdp.MultiWorkerMirroredStrategy, trainings.BETWEEN_WORKERS, lambda name: trainings.ON_THE_WIRE
 )
 trainings.record_own_batches(folder, strategy)
 trainings.record(folder, "sums_of_two_dtypes", lambda: trainings.sums_of_two_dtypes(strategy))
@@ -47,7 +55,7 @@ TWO_DEVICES_EACH = """
 assert strategy.num_replicas_in_sync == 4
 trainings.record_all(folder, strategy, trainings.ON_FOUR_REPLICAS)
 in_small_buckets = functools.partial(tfdp.MultiWorkerMirroredStrategy, bucket_bytes=64)
-trainings.record_under_compressors(folder, in_small_buckets, ("bf16", "int8", "warm_up"), (), ())
+trainings.record_under_compressors(folder, in_small_buckets, ("bf16", "int8", "warm_up"), lambda name: (), ())
 trainings.record_own_batches(folder, strategy)
 
 local = tfdp.MirroredStrategy()
@@ -58,13 +66,13 @@ trainings.record(folder, "after local", lambda: train(strategy))
 if rank == 1:
     train(local)
 trainings.record(folder, "after local on one worker", lambda: train(strategy))
-trainings.record(folder, "threads", lambda: {"names": sorted({thread.name for thread in threading.enumerate()})})
+record_threads("threads")
 """
 # Of three workers, each encodes a part of the sum once more.
 THREE_WORKERS = """
 assert strategy.num_replicas_in_sync == 3
 trainings.record_under_compressors(
-    folder, tfdp.MultiWorkerMirroredStrategy, trainings.OF_THREE_WORKERS, ("overflow_on_one_replica",), ()
+    folder, tfdp.MultiWorkerMirroredStrategy, trainings.OF_THREE_WORKERS, lambda name: ("overflow_on_one_replica",), ()
 )
 """
 LAYOUTS = {"2 workers": trainings.BETWEEN_TWO_WORKERS, "2 workers of 2 devices": trainings.ON_FOUR_REPLICAS}
@@ -112,7 +120,7 @@ def test_a_training_on_several_workers_equals_one_device(results, layout, name):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_computed_by_hand_come_out(results, layout):
-    trainings.assert_numbers_computed_by_hand(lambda name: on_both_workers(results, layout, name))
+    trainings.assert_numbers_computed_by_hand(LAYOUTS[layout], lambda name: on_both_workers(results, layout, name))
 
 
 def test_an_integer_and_a_float_in_one_reduction_keep_their_dtypes_and_digits(results):
@@ -202,10 +210,11 @@ def test_workers_may_collect_their_garbage_at_different_times(results):
 
 
 def test_no_thread_is_left_that_could_abort_the_process_at_its_end(results):
-    """TensorFlow's own look after other workers' health does, where it is within a call of the runtime."""
+    """One that is within a call of TensorFlow does, when Python ends: it cannot come back."""
     for rank in range(2):
-        names = trainings.recorded(results / "2 workers of 2 devices" / f"worker {rank}", "threads")["names"]
-        assert set(names.tolist()) == {"MainThread", "tfdp watchdog"}
+        worker = results / "2 workers of 2 devices" / f"worker {rank}"
+        assert set(trainings.recorded(worker, "threads")["names"].tolist()) == {"MainThread", "tfdp watchdog"}
+        assert trainings.recorded(worker, "threads at the end")["names"].tolist() == ["MainThread"]
 
 
 @pytest.mark.parametrize("name", ["local", "after local", "after local on one worker"])
@@ -527,7 +536,7 @@ class Late(keras.callbacks.Callback):
 
 def fit(*callbacks):
     rows = np.ones((320, 4), "float32")
-    model.fit(rows, rows[:, :1], batch_size=32, epochs=3, shuffle=False, verbose=0, callbacks=list(callbacks))
+    model.fit(rows, rows[:, :1], batch_size=32, epochs=10, shuffle=False, verbose=0, callbacks=list(callbacks))
     return len(os.listdir("/proc/self/task"))
 
 
@@ -554,6 +563,7 @@ def test_a_worker_that_waits_too_long_within_a_step_says_for_whom(late):
 
 
 def test_collectives_leave_no_threads_behind(late):
+    """TensorFlow's pools may still grow by some dozens in the second training, whose 100 steps would leave 200."""
     for worker in late:
         before, after = map(int, re.search(r"threads (\d+) (\d+)", worker.output).groups())
-        assert after - before < 20, "TensorFlow's time limit of a collective keeps threads: use tfdp's own"
+        assert after - before < 100, "TensorFlow's time limit of a collective keeps threads: use tfdp's own"
