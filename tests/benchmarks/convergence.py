@@ -1,6 +1,6 @@
 """How well models train under each compressor, and how many steps they need: `make convergence`.
 
-Each workload is trained under each named compressor from several seeds, by four replicas on logical CPU devices of one
+Each workload is trained under each named compressor from several seeds, by replicas on logical CPU devices of one
 process. Finished trainings go to a cache file at once, so that a run which is interrupted goes on where it stood. The
 cache knows settings and versions but not the code of compressors: `--again` after a change of it. A whole run writes
 docs/convergence.md and its plots; one of some names, seeds or workloads prints alone.
@@ -37,7 +37,7 @@ NAMES = (
     *(UNCOMPRESSED, "bf16", "fp16", "e4m3", "e5m2", "int8", "int4", "sign", "qsgd", "tern_grad", "natural"),
     *("topk:0.01", "randomk:0.1", "dgc", "powersgd:4"),
 )
-NUM_SEEDS = {"digits": 10, "transformer": 3}
+NUM_SEEDS = {"accuracy": 10, "loss": 3}  # by the quality that is measured, for those that a rule binds
 QUICK_NUM_SEEDS, QUICK_SHARE = 2, 5  # a fifth of the steps
 PROCESS_SECONDS = 900.0
 
@@ -149,14 +149,28 @@ def run_all(jobs: Sequence[Job], cache: Path, num_processes: int) -> dict[tuple[
     return failures
 
 
-def jobs_of(workload: str, names: Sequence[str], num_seeds: int, num_steps: int) -> list[Job]:
-    """Returns a job for each compressor that can train the workload."""
-    left_out = workloads_lib.WORKLOADS[workload].left_out
+def jobs_of(workload: str, names: Sequence[str], num_seeds: int | None, num_steps: int) -> list[Job]:
+    """Returns a job for each compressor that is to train the workload; without `num_seeds` from as many as it needs."""
+    described = workloads_lib.WORKLOADS[workload]
+    if described.only:
+        names = [name for name in names if name in described.only]
     return [
-        Job(workload, name, tuple(range(num_seeds)), num_steps, settings(workload, name, num_steps))
+        Job(
+            workload,
+            name,
+            tuple(range(num_seeds or seeds_needed(described.quality, name))),
+            num_steps,
+            settings(workload, name, num_steps),
+        )
         for name in names
-        if name not in left_out
+        if name not in described.left_out
     ]
+
+
+def seeds_needed(quality: str, name: str) -> int:
+    """Returns from how many seeds a compressor is trained: from one where no rule binds it."""
+    bound = MEASURES[quality].bound
+    return NUM_SEEDS[quality] if not bound or name in (UNCOMPRESSED, *bound) else 1
 
 
 def train(jobs: Sequence[Job], cache: Path, *, known: Sequence[dict[str, Any]], num_processes: int) -> dict:
@@ -174,8 +188,9 @@ def train(jobs: Sequence[Job], cache: Path, *, known: Sequence[dict[str, Any]], 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="+", default=list(NAMES), help="compressors; 'none' joins them")
-    parser.add_argument("--seeds", type=int, help="from how many seeds; 10 for digits and 3 for the transformer")
-    parser.add_argument("--workloads", nargs="+", choices=list(NUM_SEEDS), default=list(NUM_SEEDS))
+    parser.add_argument("--seeds", type=int, help="from how many seeds; else 10, for the transformer 3 or 1")
+    every = list(workloads_lib.WORKLOADS)
+    parser.add_argument("--workloads", nargs="+", choices=every, default=every)
     parser.add_argument("--quick", action="store_true", help="a fifth of the steps, two seeds: to see that all runs")
     parser.add_argument("--again", action="store_true", help="train also what the cache has")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="at a time")
@@ -187,8 +202,8 @@ def main() -> int:
 
     names = [name for name in dict.fromkeys([UNCOMPRESSED, *options.names]) if is_known(name)]
     jobs = {}
-    for workload in options.workloads:
-        num_seeds = options.seeds or (QUICK_NUM_SEEDS if options.quick else NUM_SEEDS[workload])
+    for workload in with_references(options.workloads):
+        num_seeds = options.seeds or (QUICK_NUM_SEEDS if options.quick else None)
         num_steps = workloads_lib.WORKLOADS[workload].num_steps // (QUICK_SHARE if options.quick else 1)
         jobs[workload] = jobs_of(workload, names, num_seeds, num_steps)
     known = [] if options.again else read_cache(options.cache)
@@ -206,9 +221,15 @@ def main() -> int:
     return 1 if failures else 0
 
 
+def with_references(workloads: Sequence[str]) -> list[str]:
+    """Returns the names of workloads, and before each that of the one that it is compared with."""
+    pairs = [(workloads_lib.WORKLOADS[workload].reference or workload, workload) for workload in workloads]
+    return list(dict.fromkeys(name for pair in pairs for name in pair))
+
+
 def is_whole(options: argparse.Namespace) -> bool:
     """Returns whether everything is trained that there is, to its end."""
-    are_all = set(NAMES) <= set(options.names) and set(NUM_SEEDS) <= set(options.workloads)
+    are_all = set(NAMES) <= set(options.names) and set(workloads_lib.WORKLOADS) <= set(options.workloads)
     return are_all and options.seeds is None and not options.quick
 
 
@@ -222,12 +243,16 @@ def report(
     """Returns the text about all workloads, and draws the plots that a page shows."""
     parts = [introduction()]
     for workload, of_workload in jobs.items():
+        if not of_workload:
+            continue
         described = workloads_lib.WORKLOADS[workload]
-        runs = {job.name: found for job in of_workload if (found := runs_in(records, job))}
-        notes = [f"`{name}` is left out: {why}." for name, why in described.left_out.items() if name in names] + [
+        reference = jobs.get(described.reference, of_workload)[:1]
+        runs = {job.name: found for job in [*reference, *of_workload] if (found := runs_in(records, job))}
+        notes = [f"{described.note}."] if described.note else []
+        notes += [f"`{name}` is left out: {why}." for name, why in described.left_out.items() if name in names] + [
             f"`{name}`: a process {why}." for (where, name), why in failures.items() if where == workload
         ]
-        seconds = arithmetic_in(records, of_workload[0]) if UNCOMPRESSED in runs else None
+        seconds = arithmetic_in(records, reference[0]) if UNCOMPRESSED in runs else None
         if seconds is None:
             parts.append("\n".join(f"- {note}" for note in [f"The {workload} has no result to compare with.", *notes]))
             continue
@@ -235,7 +260,7 @@ def report(
         if page and importlib.util.find_spec("matplotlib"):
             from convergence_plots import draw
 
-            image = f"images/convergence_{workload}.png"
+            image = f"images/convergence_{workload.replace(' ', '_')}.png"
             draw(page.parent / image, measure, runs)
         parts.append(section(workload, compare(measure, runs, seconds), notes, image))
     return "\n\n".join(parts)

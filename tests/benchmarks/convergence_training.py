@@ -22,7 +22,7 @@ import tfdp
 from tfdp import compression
 from tfdp.traffic import bytes_on_the_wire
 
-NUM_REPLICAS, NUM_HOSTS = 4, 2
+NUM_HOSTS = 2
 TIMED_STEPS, TIMED_ROUNDS = 10, 9
 
 
@@ -89,7 +89,8 @@ def train(
     model, optimizer = build(strategy, workload, name, num_steps)
     steps, quality = training_graph(strategy, model, optimizer, data), quality_graph(workload, model, data)
     chunk = num_steps // workload.num_evaluations
-    like_batches = tf.TensorSpec([chunk, NUM_REPLICAS, workload.batch_size // NUM_REPLICAS], tf.int32)
+    num_replicas = workload.num_replicas
+    like_batches = tf.TensorSpec([chunk, num_replicas, workload.batch_size // num_replicas], tf.int32)
     steps_in_graph = steps.get_concrete_function(like_batches)
     first_values = [(variable, variable.numpy()) for variable in steps_in_graph.variables]
     wire_bytes = bytes_of_a_step(name, model)
@@ -97,7 +98,7 @@ def train(
         for variable, value in first_values:
             variable.assign(value)
         model.set_weights(first_weights(workload, seed))
-        batches = workloads_lib.batches(workload, len(data.inputs), num_steps, NUM_REPLICAS, seed)
+        batches = workloads_lib.batches(workload, len(data.inputs), num_steps, num_replicas, seed)
         at, qualities = list(range(chunk, num_steps + 1, chunk)), []
         for end in at:
             steps_in_graph(tf.constant(batches[end - chunk : end]))
@@ -140,7 +141,7 @@ def main() -> None:
         append(job["cache"], {**same, "arithmetic_seconds": arithmetic_seconds(workload)})
         return
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_REPLICAS)
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * workload.num_replicas)
     for seed, steps, quality, wire_bytes in train(workload, job["name"], job["num_steps"], job["seeds"]):
         append(job["cache"], {**same, "seed": seed, "steps": steps, "quality": quality, "wire_bytes": wire_bytes})
 

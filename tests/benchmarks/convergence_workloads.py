@@ -1,7 +1,8 @@
 """What the convergence benchmark trains: small models, their data and their optimizers."""
 
 import pydoc_data.topics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import keras
@@ -38,7 +39,11 @@ class Workload(NamedTuple):
         num_steps: of a training.
         num_evaluations: at equal distances, the last after the last step.
         batch_size: of all replicas together.
+        num_replicas: that share a batch.
         left_out: names of compressors that cannot train it, with the reason.
+        only: names of compressors that are trained, or none for all that are not left out.
+        reference: the workload whose training without compression is compared with, "" for this one.
+        note: what to say of it.
     """
 
     model: Callable[[], keras.Model]
@@ -48,7 +53,11 @@ class Workload(NamedTuple):
     num_steps: int
     num_evaluations: int
     batch_size: int
-    left_out: dict[str, str]
+    num_replicas: int
+    left_out: Mapping[str, str] = MappingProxyType({})
+    only: tuple[str, ...] = ()
+    reference: str = ""
+    note: str = ""
 
 
 def batches(workload: Workload, num_examples: int, num_steps: int, num_parts: int, seed: int) -> np.ndarray:
@@ -123,25 +132,38 @@ def transformer_data() -> Data:
     return Data(training[:, :-1], training[:, 1:], validation[:, :-1], validation[:, 1:])
 
 
-def transformer_optimizer(name: str, num_steps: int) -> keras.Optimizer:
-    """Returns Adam whose learning rate rises and falls to 0, whatever the compressor."""
-    del name
-    learning_rate = keras.optimizers.schedules.CosineDecay(
-        0.0, num_steps, warmup_target=0.004, warmup_steps=num_steps // 10
-    )
-    return keras.optimizers.Adam(learning_rate)
+def adam(beta_1: float) -> Callable[[str, int], keras.Optimizer]:
+    """Returns what makes Adam whose learning rate rises and falls to 0, whatever the compressor."""
+
+    def optimizer(name: str, num_steps: int) -> keras.Optimizer:
+        del name
+        learning_rate = keras.optimizers.schedules.CosineDecay(
+            0.0, num_steps, warmup_target=0.008, warmup_steps=num_steps // 10
+        )
+        return keras.optimizers.Adam(learning_rate, beta_1=beta_1)
+
+    return optimizer
 
 
+TRANSFORMER = Workload(
+    transformer_model,
+    transformer_data,
+    adam(0.9),
+    "loss",
+    4000,
+    20,
+    32,
+    2,
+    left_out={"dgc": "it puts momentum into the gradients, which Adam would do once more"},
+)
 WORKLOADS = {
-    "digits": Workload(digits_model, digits_data, digits_optimizer, "accuracy", 300, 20, 64, {}),
-    "transformer": Workload(
-        transformer_model,
-        transformer_data,
-        transformer_optimizer,
-        "loss",
-        500,
-        20,
-        32,
-        {"dgc": "it puts momentum into the gradients, which Adam would do once more"},
+    "digits": Workload(digits_model, digits_data, digits_optimizer, "accuracy", 300, 20, 64, 4),
+    "transformer": TRANSFORMER,
+    "transformer without momentum": TRANSFORMER._replace(
+        optimizer=adam(0.0),
+        left_out={},
+        only=("sign", "tern_grad", "topk:0.01", "randomk:0.1", "dgc", "powersgd:4"),
+        reference="transformer",
+        note="`none` has Adam's momentum (`beta_1=0.9`), the others have none (`beta_1=0`)",
     ),
 }

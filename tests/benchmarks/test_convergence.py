@@ -215,6 +215,38 @@ def test_compressors_that_cannot_train_a_workload_have_no_job():
     assert [job.name for job in convergence.jobs_of("transformer", ["none", "dgc", "sign"], 3, 500)] == ["none", "sign"]
 
 
+def test_those_that_a_rule_binds_are_trained_from_several_seeds():
+    jobs = convergence.jobs_of("transformer without momentum", ["none", "int8", "sign", "topk:0.01"], None, 4000)
+    assert [(job.name, len(job.seeds)) for job in jobs] == [("sign", 1), ("topk:0.01", 3)]
+    assert [len(job.seeds) for job in convergence.jobs_of("digits", ["none", "sign"], None, 300)] == [10, 10]
+
+
+def test_a_workload_is_compared_with_another_that_is_trained_too(tmp_path):
+    assert convergence.with_references(["transformer without momentum"]) == [
+        "transformer",
+        "transformer without momentum",
+    ]
+    jobs = {
+        workload: convergence.jobs_of(workload, ["none", "topk:0.01"], 1, 50)
+        for workload in ("transformer", "transformer without momentum")
+    }
+    finished = {"seed": 0, "steps": list(STEPS), "wire_bytes": 7}
+    records = [
+        {"workload": job.workload, "name": job.name, "settings": job.settings, **finished, "quality": quality}
+        for job, quality in zip(
+            [*jobs["transformer"], *jobs["transformer without momentum"]],
+            [FALLING, shifted(FALLING, 3.0), shifted(FALLING, 2.02)],
+            strict=True,
+        )
+    ]
+    none = jobs["transformer"][0]
+    records.append({"workload": none.workload, "name": "none", "settings": none.settings, "arithmetic_seconds": 0.5})
+    _, first, second = convergence.report(jobs, ["none", "topk:0.01"], {}, records, None).split("\n## ")
+    assert "50.00 ± 0.00 | **fail**" in first
+    assert "1.00 ± 0.00 | pass" in second
+    assert "`none` has Adam's momentum" in second
+
+
 @pytest.mark.parametrize("name", convergence_workloads.WORKLOADS)
 def test_batches_are_whole_epochs_in_an_order_of_the_seed(name):
     workload = convergence_workloads.WORKLOADS[name]

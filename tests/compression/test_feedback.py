@@ -1,5 +1,6 @@
 """What error feedback keeps, and that nothing is lost."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -184,3 +185,38 @@ def test_what_has_feedback_is_not_given_another(combine, code):
 def test_error_feedback_shows_its_decay_where_it_has_one():
     assert repr(compression.error_feedback(compression.int8())) == "error_feedback(int8(block_size=256))"
     assert repr(compression.error_feedback(compression.fp16(), decay=0.9)) == "error_feedback(fp16(), decay=0.9)"
+
+
+DELAYING = ("sign", "top_k", "exact_top_k", "random_k", "threshold", "power_sgd")
+
+
+@pytest.mark.parametrize("name", [name for name, code in CODES.items() if not code.has_feedback])
+def test_momentum_of_adam_behind_what_delays_gradients_is_warned_of_once(name, caplog):
+    compressor = compression.error_feedback(CODES[name].compressor)
+    adam = keras.optimizers.Adam()
+    for optimizer in (adam, adam, keras.optimizers.LossScaleOptimizer(adam)):
+        compressor.check_optimizer(optimizer)
+    warnings = [record.getMessage() for record in caplog.records if "arrives some steps late" in record.getMessage()]
+    assert len(warnings) == (name in DELAYING)
+    for warning in warnings:
+        assert warning.startswith(f"tfdp: under {compressor!r} most of a gradient")
+        assert "The momentum of Adam (beta_1=0.9) then costs quality" in warning
+
+
+@pytest.mark.parametrize(
+    "optimizer", [keras.optimizers.Adam(beta_1=0), keras.optimizers.SGD(momentum=0.9), keras.optimizers.RMSprop()]
+)
+def test_other_optimizers_are_not_warned_of(optimizer, caplog):
+    compression.get("topk").for_variable(tf.TensorSpec((64, 64))).check_optimizer(optimizer)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("combine", [compression.by_size, lambda inner: compression.warm_up(inner, steps=3)])
+def test_combinators_pass_the_warning_on(combine, caplog):
+    for compressor in (
+        combine(compression.error_feedback(compression.top_k())),
+        compression.error_feedback(combine(compression.top_k())),
+    ):
+        compressor.check_optimizer(keras.optimizers.AdamW())
+        assert "AdamW (beta_1=0.9)" in caplog.text
+        caplog.clear()

@@ -26,7 +26,7 @@ OF_KERNELS = {
     "topk:7": "error_feedback(top_k(k=7))",
     "randomk": "error_feedback(random_k(k=0.01))",
     "randomk:0.1": "error_feedback(random_k(k=0.1))",
-    "dgc": "dgc(k=0.001, momentum=0.9)",
+    "dgc": "dgc(k=0.0018, momentum=0.9)",
     "dgc:0.01": "dgc(k=0.01, momentum=0.9)",
     "powersgd": "error_feedback(power_sgd(rank=4, min_compression_rate=2))",
     "powersgd:2": "error_feedback(power_sgd(rank=2, min_compression_rate=2))",

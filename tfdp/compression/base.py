@@ -116,7 +116,7 @@ class Compressor(abc.ABC):
         return tf.nest.map_structure(_mean_or_first, *states)
 
     def check_optimizer(self, optimizer: Any) -> None:
-        """Raises where an optimizer does not go with this compressor.
+        """Raises where an optimizer does not go with this compressor, and warns where one goes badly with it.
 
         Called for each variable when a training step is traced, before anything is reduced.
 
@@ -140,6 +140,11 @@ class Compressor(abc.ABC):
     @property
     def has_feedback(self) -> bool:
         """Whether what is not sent is added to later gradients, so that it must not be added once more."""
+        return False
+
+    @property
+    def delays(self) -> bool:
+        """Whether most of a gradient waits for later steps, where what is lost is fed back."""
         return False
 
     @property

@@ -96,6 +96,10 @@ class _RandomK(Compressor):
         options = dtype, tuple(map(tuple, shapes)), tuple(counts)
         return self._kernels.compiled(kernel, "spread", [message, places], *options)(message, places)
 
+    @property
+    def delays(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"random_k(k={self._k!r})"
 

@@ -153,5 +153,9 @@ class _Exchanged(Compressor):
         first, *others = (blocks_lib.decode(self._codec, Encoded(*part)) for part in parts)
         return functools.reduce(tf.add, others, first)
 
+    @property
+    def delays(self) -> bool:
+        return self._codec.bits == 1
+
     def __repr__(self) -> str:
         return self._name

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, shared_out, wide
+from tfdp.compression.momentum import warn_of_momentum
 
 
 def error_feedback(compressor: Compressor, *, decay: float = 1.0) -> Compressor:
@@ -79,6 +80,8 @@ class _ErrorFeedback(Compressor):
 
     def check_optimizer(self, optimizer: Any) -> None:
         self._inner.check_optimizer(optimizer)
+        if self._inner.delays:
+            warn_of_momentum(optimizer, self)
 
     def settled(self) -> Compressor:
         settled = self._inner.settled()

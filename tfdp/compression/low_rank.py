@@ -149,6 +149,10 @@ class _PowerSGD(Compressor):
         del num_members
         return states[0]
 
+    @property
+    def delays(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"power_sgd(rank={self._rank}, min_compression_rate={as_text(self._min_compression_rate)})"
 

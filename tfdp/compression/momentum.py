@@ -1,5 +1,7 @@
 """Momentum that compression adds, for optimizers that have none."""
 
+import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, wide
+
+_LOG = logging.getLogger("tfdp")
+_warned: "weakref.WeakSet[Any]" = weakref.WeakSet()  # optimizers
 
 
 def with_momentum(momentum: float = 0.9) -> Compressor:
@@ -70,8 +75,7 @@ def checked_momentum(momentum: float) -> float:
 
 def refuse_momentum(optimizer: Any, compressor: Compressor) -> None:
     """Raises a ValueError for an optimizer with momentum, which `compressor` has already."""
-    while hasattr(optimizer, "inner_optimizer"):  # keras.optimizers.LossScaleOptimizer
-        optimizer = optimizer.inner_optimizer
+    optimizer = _innermost(optimizer)
     for option in ("momentum", "beta_1"):
         value = getattr(optimizer, option, None)
         if value:
@@ -80,3 +84,24 @@ def refuse_momentum(optimizer: Any, compressor: Compressor) -> None:
                 f"{type(optimizer).__name__} with {option}={value!r}. Use keras.optimizers.SGD(learning_rate), and "
                 "set the momentum of the compressor."
             )
+
+
+def warn_of_momentum(optimizer: Any, compressor: Compressor) -> None:
+    """Warns once of an optimizer with momentum and second moments: of the momentum, where gradients arrive late."""
+    optimizer = _innermost(optimizer)
+    beta_1 = getattr(optimizer, "beta_1", None)
+    if beta_1 and hasattr(optimizer, "beta_2") and optimizer not in _warned:
+        _warned.add(optimizer)
+        _LOG.warning(
+            "tfdp: under %r most of a gradient arrives some steps late. The momentum of %s (beta_1=%r) then costs "
+            "quality or many more steps, where beta_1=0 cost little: see docs/convergence.md.",
+            compressor,
+            type(optimizer).__name__,
+            beta_1,
+        )
+
+
+def _innermost(optimizer: Any) -> Any:
+    while hasattr(optimizer, "inner_optimizer"):  # keras.optimizers.LossScaleOptimizer
+        optimizer = optimizer.inner_optimizer
+    return optimizer

@@ -119,6 +119,10 @@ class _Chosen(Compressor):
             candidate.check_optimizer(optimizer)
 
     @property
+    def delays(self) -> bool:
+        return any(candidate.delays for candidate in self._candidates)
+
+    @property
     def has_feedback(self) -> bool:
         return any(candidate.has_feedback for candidate in self._candidates)
 

@@ -77,5 +77,9 @@ class _TopK(Compressor):
         own = entries_lib.joined(chosen, [whole.shape for whole in wholes])
         return entries_lib.as_message(own), wholes, counts
 
+    @property
+    def delays(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"{self._name}(k={self._k!r})"

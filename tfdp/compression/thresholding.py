@@ -64,6 +64,10 @@ class _Threshold(Compressor):
         unsent = [tf.where(mask, zero, whole) for mask, whole in zip(masks, wholes, strict=True)] if residuals else []
         return Reduced(entries_lib.split(flat, shapes), sent, list(states)), unsent
 
+    @property
+    def delays(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"threshold({as_text(self._value)})"
 

@@ -107,6 +107,10 @@ class _WarmUp(Compressor):
         return self._inner.settled()
 
     @property
+    def delays(self) -> bool:
+        return self._inner.delays
+
+    @property
     def has_feedback(self) -> bool:
         return self._inner.has_feedback
 
