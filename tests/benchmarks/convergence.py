@@ -39,7 +39,7 @@ NAMES = (
 )
 NUM_SEEDS = {"accuracy": 10, "loss": 3}  # by the quality that is measured, for those that a rule binds
 QUICK_NUM_SEEDS, QUICK_SHARE = 2, 5  # a fifth of the steps
-PROCESS_SECONDS = 900.0
+PROCESS_SECONDS = 1800.0
 
 
 class Job(NamedTuple):
