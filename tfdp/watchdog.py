@@ -17,8 +17,6 @@ from tfdp import tf_seam
 _LOG = logging.getLogger("tfdp")
 _MOST_SECONDS_BETWEEN_LOOKS = 10.0
 _SECONDS_TO_END = 5.0
-_process_ends = threading.Event()
-_watchdogs: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def watch(owner: Any, seconds: float, message: str) -> None:
@@ -31,24 +29,23 @@ def watch(owner: Any, seconds: float, message: str) -> None:
         seconds: what a call may take. A look is taken four times in that, and every ten seconds at least.
         message: what to say.
     """
-    arguments = (weakref.ref(owner), threading.get_ident(), seconds, message)
+    process_ends = threading.Event()
+    arguments = (weakref.ref(owner), threading.get_ident(), seconds, message, process_ends)
     watchdog = threading.Thread(target=_watch, args=arguments, name="tfdp watchdog", daemon=True)
-    _watchdogs.add(watchdog)
     watchdog.start()
+    atexit.register(_end, watchdog, process_ends)
 
 
-@atexit.register
-def _end_all() -> None:
-    """Ends the threads. The last to let go of a frame frees its tensors, and aborts the process where Python ends."""
-    _process_ends.set()
-    for watchdog in tuple(_watchdogs):
-        watchdog.join(_SECONDS_TO_END)
+def _end(watchdog: threading.Thread, process_ends: threading.Event) -> None:
+    """Ends a thread before Python ends: where it then frees the tensors of a frame, TensorFlow aborts the process."""
+    process_ends.set()
+    watchdog.join(_SECONDS_TO_END)
 
 
-def _watch(owner: Any, thread: int, seconds: float, message: str) -> None:
+def _watch(owner: Any, thread: int, seconds: float, message: str, process_ends: threading.Event) -> None:
     # The frame is kept from look to look: a later call could have one in the same place of memory otherwise.
     watched, since = None, 0.0
-    while owner() is not None and not _process_ends.wait(min(seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS)):
+    while owner() is not None and not process_ends.wait(min(seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS)):
         frame = sys._current_frames().get(thread)
         if frame is None or not tf_seam.is_call_of_runtime(frame):
             watched = None

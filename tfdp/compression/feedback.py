@@ -1,5 +1,6 @@
 """Error feedback: what one step loses is added to the next."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class _ErrorFeedback(Compressor):
     def __init__(self, inner: Compressor, decay: float) -> None:
         self._inner, self._decay = inner, decay
         self._by_inner: dict[int, Compressor] = {}
+        self._warned_of: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers
 
     def init(self, spec: tf.TensorSpec) -> Any:
         dtype = wide(spec.dtype).as_numpy_dtype
@@ -81,7 +83,7 @@ class _ErrorFeedback(Compressor):
     def check_optimizer(self, optimizer: Any) -> None:
         self._inner.check_optimizer(optimizer)
         if self._inner.delays:
-            warn_of_momentum(optimizer, self)
+            warn_of_momentum(optimizer, self, known=self._warned_of)
 
     def settled(self) -> Compressor:
         settled = self._inner.settled()

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tfdp.compression.base import Compressor, Group, Reduced, all_finite, as_text, wide
 
 _LOG = logging.getLogger("tfdp")
-_warned: "weakref.WeakSet[Any]" = weakref.WeakSet()  # optimizers
 
 
 def with_momentum(momentum: float = 0.9) -> Compressor:
@@ -86,12 +85,18 @@ def refuse_momentum(optimizer: Any, compressor: Compressor) -> None:
             )
 
 
-def warn_of_momentum(optimizer: Any, compressor: Compressor) -> None:
-    """Warns once of an optimizer with momentum and second moments: of the momentum, where gradients arrive late."""
+def warn_of_momentum(optimizer: Any, compressor: Compressor, *, known: weakref.WeakSet[Any]) -> None:
+    """Warns of the momentum of an optimizer that has second moments too, where gradients arrive late.
+
+    Args:
+        optimizer: that gets the gradients.
+        compressor: which delays them.
+        known: the optimizers that were warned of; this one joins them.
+    """
     optimizer = _innermost(optimizer)
     beta_1 = getattr(optimizer, "beta_1", None)
-    if beta_1 and hasattr(optimizer, "beta_2") and optimizer not in _warned:
-        _warned.add(optimizer)
+    if beta_1 and hasattr(optimizer, "beta_2") and optimizer not in known:
+        known.add(optimizer)
         _LOG.warning(
             "tfdp: under %r most of a gradient arrives some steps late. The momentum of %s (beta_1=%r) then costs "
             "quality or many more steps, where beta_1=0 cost little: see docs/convergence.md.",

@@ -26,7 +26,7 @@ def _of_kernels(compressor: Compressor, otherwise: Compressor | None = None) -> 
 
 def _count(text: str) -> int | None:
     """Returns a number of 1 and more that is written in digits; None where there is none."""
-    return int(text) if re.fullmatch("[1-9][0-9]*", text) else None
+    return int(text) if re.fullmatch("[1-9][0-9]{0,17}", text) else None
 
 
 def _share_or_count(text: str) -> float | int | None:
