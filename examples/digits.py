@@ -8,7 +8,6 @@ import argparse
 import hashlib
 
 import keras
-import tensorflow as tf
 
 import tfdp
 from tfdp.cli import demo_data
@@ -22,20 +21,13 @@ options = parser.parse_args()
 strategy = tfdp.MultiWorkerMirroredStrategy(compression=options.compression)
 keras.utils.set_random_seed(0)
 
-
-def shard_by_examples(dataset):
-    # Each worker takes its part of every batch. So all must read the same data in the same order: seed the shuffling.
-    sharding = tf.data.Options()
-    sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return dataset.with_options(sharding)
-
-
-# scikit-learn's digits, kept as a tensorflow-datasets data set. With your own: `builder = tfds.builder("mnist")`.
+# scikit-learn's digits, kept as a tensorflow-datasets data set. With another: "mnist", say, in place of the builder.
 builder = demo_data.digits()
-train, test = (builder.as_dataset(split=split, as_supervised=True).cache() for split in ("train", "test"))
-# A batch of 48 is for all workers together, and 1440 examples make 30 of them.
-train = shard_by_examples(train.shuffle(1440, seed=0).batch(48, drop_remainder=True))
-test = shard_by_examples(test.batch(48))
+# Each worker reads its part. A batch of 48 is for all workers together.
+train = tfdp.data.shard(
+    builder, split="train", strategy=strategy, global_batch_size=48, shuffle_buffer=1440, seed=0, cache=True
+)
+test = tfdp.data.shard(builder, split="test", strategy=strategy, global_batch_size=48)
 
 with strategy.scope():
     model = keras.Sequential(
@@ -54,7 +46,7 @@ with strategy.scope():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.002), loss, metrics=["accuracy"])
 
-model.fit(train, epochs=options.epochs, shuffle=False)  # the data set shuffles itself
+model.fit(train, epochs=options.epochs)
 accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
 weights = hashlib.sha256(b"".join(array.tobytes() for array in model.get_weights())).hexdigest()[:16]
 print(f"test accuracy {accuracy:.3f}, weights {weights}")  # every worker prints the same

@@ -75,6 +75,8 @@ NAMES = {
     ],
     "tensorflow.python.ops.resource_variable_ops": ["ResourceVariable"],
     "keras.src.layers.layer": ["Layer._flatten_layers"],
+    "keras.src.trainers.data_adapters.data_adapter": ["DataAdapter"],
+    "tensorflow.python.data.ops.dataset_ops": ["DatasetV2._inputs"],
 }
 
 # Attributes that an object has only once it is made, by the class (or one of its bases) whose methods set them.
@@ -104,7 +106,7 @@ ATTRIBUTES = {
         "_group_size",
         "_ordering_token",
     ],
-    "tensorflow.python.eager.context.Context": ["_collective_ops_server_def", "_context_handle"],
+    "tensorflow.python.eager.context.Context": ["_collective_ops_server_def", "_context_handle", "_seed"],
     "tensorflow.python.framework.func_graph.FuncGraph": ["building_function", "outer_graph"],
     "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable": ["_unique_id"],
     "tensorflow.python.distribute.values.PerReplicaSpec": ["_value_specs"],
@@ -116,7 +118,20 @@ ATTRIBUTES = {
         "_trainable_variables",
     ],
     "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": ["_distribute_strategy"],
-    "keras.src.backend.tensorflow.trainer.TFEpochIterator": ["_distributed_dataset", "_num_batches"],
+    "keras.src.backend.tensorflow.trainer.TFEpochIterator": ["_distributed_dataset", "_num_batches", "_steps_seen"],
+    "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ["_inputs"],
+    "tensorflow.python.data.ops.shuffle_op._ShuffleDataset": ["_buffer_size", "_seed", "_seed2"],
+    "tensorflow.python.data.ops.batch_op._BatchDataset": ["_batch_size", "_drop_remainder"],
+    "tensorflow.python.data.ops.batch_op._ParallelBatchDataset": ["_batch_size", "_drop_remainder"],
+    "tensorflow.python.data.ops.padded_batch_op._PaddedBatchDataset": [
+        "_batch_size",
+        "_drop_remainder",
+        "_padded_shapes",
+        "_padding_values",
+    ],
+    "tensorflow.python.data.ops.map_op._MapDataset": ["_map_func"],
+    "tensorflow.python.data.ops.map_op._ParallelMapDataset": ["_map_func"],
+    "tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper": ["_func"],
 }
 
 
@@ -265,7 +280,7 @@ def test_a_name_of_keras_that_is_gone_is_said_before_anything_is_replaced(monkey
     monkeypatch.delattr(optimizer, "_all_reduce_sum_gradients")
     replaced = []
     monkeypatch.setattr(keras_seam, "_replace", lambda *arguments: replaced.append(arguments))
-    for function in (keras_seam.check, lambda: keras_seam.install(lambda strategy: None), tfdp.MirroredStrategy):
+    for function in (keras_seam.check, lambda: keras_seam.install(lambda strategy: None, None), tfdp.MirroredStrategy):
         with pytest.raises(RuntimeError) as raised:
             function()
         assert f"names of Keras that Keras {keras.__version__} does not have" in str(raised.value)

@@ -7,6 +7,7 @@ worker. `TRAININGS` is the table; a new training joins by a decorated function.
 import contextlib
 import functools
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -1269,6 +1270,59 @@ def own_batches_on_one_device(counts, devices_per_worker):
     return as_arrays(outcome(model, model.fit(data, epochs=2, verbose=0)))
 
 
+@training()
+def sharded_data_of_49_rows_in_batches_of_16(strategy):
+    """As arrays, as a stream, and as one of unknown length, with a validation of a batch that is no multiple."""
+    x, y = regression(49)
+    sources = {
+        "arrays": (x, y),
+        "stream": tf.data.Dataset.from_tensor_slices((x, y)),
+        "unknown": tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True),
+    }
+    arrays = {}
+    for name, source in sources.items():
+        share = functools.partial(tfdp.data.shard, source, strategy=strategy, seed=3)
+        model = compiled(strategy)
+        data, validation = share(global_batch_size=16, shuffle_buffer=100), share(global_batch_size=5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that data of unknown length have come to their end
+            history = model.fit(data, epochs=3, verbose=0, validation_data=validation)
+            evaluated = model.evaluate(validation, verbose=0)
+            predicted = model.predict(share(global_batch_size=5), verbose=0)
+        outcomes = outcome(model, history, evaluated=evaluated, num_predicted=len(predicted))
+        arrays |= {f"{name}_{key}": value for key, value in outcomes.items()}
+    return arrays
+
+
+TRAININGS["moving_average_that_overwrites_with_gradient_accumulation"] = Training(
+    accumulating(mlp, regression, use_ema=True, ema_overwrite_frequency=3), SGD
+)
+
+
+def rows_that_are_seen_in_a_shuffled_epoch(strategy):
+    """Returns how often each row of an array came, where each worker has a seed of its own.
+
+    A row is 1 in a column of its own, and its weight falls by 1 whenever it comes.
+    """
+    rows = np.eye(37, dtype="float32")
+    keras.utils.set_random_seed(
+        1 if strategy.cluster_resolver is None else 1 + (strategy.cluster_resolver.task_id or 0)
+    )
+    counts = {}
+    for name, data in {
+        "arrays": {"x": rows, "y": rows[:, :1], "batch_size": 8, "shuffle": True},
+        "data set": {"x": tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).shuffle(40).batch(8)},
+    }.items():
+        with scope(strategy):
+            model = keras.Sequential(
+                [keras.Input((37,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+            )
+            model.compile(keras.optimizers.SGD(1.0), loss=lambda true, predicted: predicted, run_eagerly=False)
+        model.fit(**data, epochs=2, verbose=0)
+        counts[name] = -model.get_weights()[0][:, 0]
+    return counts
+
+
 # What two replicas have shown of kinds of models, and of each variable by itself, needs no showing on four.
 _ON_TWO_REPLICAS_ONLY = {
     "adam",
@@ -1295,6 +1349,7 @@ _ON_TWO_REPLICAS_ONLY = {
     "embedding_by_hand",
     "adamw_by_hand",
     "schedule_by_hand",
+    "moving_average_that_overwrites_with_gradient_accumulation",
     "validation_data_and_callbacks",
     "unbuilt_sequential",
     "functional",

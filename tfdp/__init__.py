@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "__version__", "callbacks", "compression"]
+__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "__version__", "callbacks", "compression", "data"]
 
 if TYPE_CHECKING:
-    from tfdp import callbacks, compression
+    from tfdp import callbacks, compression, data
     from tfdp.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
 
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
         from tfdp import strategies
 
         return getattr(strategies, name)
-    if name in ("callbacks", "compression"):
+    if name in ("callbacks", "compression", "data"):
         return importlib.import_module(f"tfdp.{name}")
     raise AttributeError(f"module 'tfdp' has no attribute {name!r}. It has {', '.join(__all__)}.")
 

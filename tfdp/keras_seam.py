@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,10 +22,12 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import data_adapters, epoch_iterator
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, data_adapter_utils
 
 from tfdp import tf_seam, versions
 from tfdp.reducer import GradientReducer
+
+_LOG = logging.getLogger("tfdp")
 
 ReducerOf = Callable[[tf.distribute.Strategy], GradientReducer | None]
 
@@ -52,11 +55,12 @@ PRIVATE_NAMES = {
         "scale_loss_for_distribution",
         "unscale_loss_for_distribution",
     ),
-    keras_trainer.TFEpochIterator: ("_get_iterator",),
+    keras_trainer.TFEpochIterator: ("__init__", "_get_iterator"),
     epoch_iterator.EpochIterator: ("reset",),
     keras_variables.Variable: ("__init__",),
     keras_core.Variable: ("_initialize",),
     data_adapters: ("is_tf_dataset",),
+    array_data_adapter: ("can_convert_arrays", "ArrayDataAdapter"),
     data_adapter_utils: ("class_weight_to_sample_weights",),
 }
 
@@ -94,13 +98,14 @@ def check() -> None:
         )
 
 
-def install(reducer_of: ReducerOf) -> None:
+def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
     """Makes Keras train through tfdp under strategies of tfdp, and leaves it as it is under all others.
 
     Doing it again changes nothing.
 
     Args:
         reducer_of: returns what reduces a strategy's gradients, or None for a strategy that is not tfdp's.
+        share: `tfdp.data.shard`.
     """
     check()
     optimizer, trainer = keras_optimizer.TFOptimizer, keras_trainer.TensorFlowTrainer
@@ -111,7 +116,9 @@ def install(reducer_of: ReducerOf) -> None:
         (keras.optimizers.LossScaleOptimizer, "_tf_apply", functools.partial(_reduce_then_test, reducer_of)),
         (trainer, "_maybe_symbolic_build", functools.partial(_build_for_replicas, reducer_of)),
         (trainer, "_make_function", functools.partial(_make_weighted_function, reducer_of)),
+        (keras_trainer.TFEpochIterator, "__init__", functools.partial(_share_data, reducer_of, share)),
         (keras_trainer.TFEpochIterator, "reset", functools.partial(_count_steps_of_all, reducer_of)),
+        (keras_trainer.TFEpochIterator, "_get_iterator", _begin_epoch),
         (trainer, "train_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
@@ -231,7 +238,7 @@ def _accumulate_then_reduce(
         optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
         if optimizer.ema_overwrite_frequency:
             tf.cond(
-                tf.equal((optimizer.iterations.value + 1) % optimizer.ema_overwrite_frequency, 0),
+                tf.equal((tf.convert_to_tensor(optimizer.iterations) + 1) % optimizer.ema_overwrite_frequency, 0),
                 lambda: _after(optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables)),
                 lambda: tf.constant(0),
             )
@@ -537,9 +544,112 @@ def _count_steps_of_all(reducer_of: ReducerOf, original: Callable[..., Any], ite
     if reducer_of(strategy) is None:
         return
     steps = iterator._num_batches
-    if steps is not None and tf_seam.is_made_by_function(iterator._distributed_dataset):
+    counts_batches = not isinstance(iterator.data_adapter, EpochData)
+    if steps is not None and counts_batches and tf_seam.is_made_by_function(iterator._distributed_dataset):
         steps = -(-steps // len(strategy.extended.worker_devices))
     iterator._num_batches = strategy.most_steps(steps, iterator.steps_per_epoch)
+
+
+class EpochData(data_adapter.DataAdapter):
+    """Data that knows which epoch it is in: Keras asks it anew for each, and takes what it gives."""
+
+    def begin_epoch(self, consumer: Any) -> Any:
+        """Returns an iterable over the batches of an epoch.
+
+        Args:
+            consumer: whose `steps_seen` tells how many of them were taken.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this epoch began within one, and is shorter than others."""
+        return False
+
+
+def steps_seen(consumer: Any) -> int:
+    """Returns how many batches Keras has taken, or is about to take, from the last iterator that it was given."""
+    return consumer._steps_seen
+
+
+def forget_length(consumer: Any) -> None:
+    """Lets Keras find anew how many batches an epoch has."""
+    consumer._num_batches = None
+
+
+def _begin_epoch(original: Callable[..., Any], iterator: Any) -> Any:
+    data = iterator.data_adapter
+    if not isinstance(data, EpochData):
+        return original(iterator)
+    was_short = data.is_short
+    batches = data.begin_epoch(iterator)
+    iterator._steps_seen = 0
+    if not iterator.steps_per_epoch and (was_short or data.num_batches is not None):
+        iterator._num_batches = data.num_batches  # else it stays as long as Keras has found it to be
+    return batches
+
+
+def _share_data(
+    reducer_of: ReducerOf,
+    share: Callable[..., Any],
+    original: Callable[..., Any],
+    iterator: Any,
+    distribute_strategy: Any = None,
+    x: Any = None,
+    y: Any = None,
+    sample_weight: Any = None,
+    batch_size: int | None = None,
+    steps_per_epoch: int | None = None,
+    shuffle: bool = False,
+    class_weight: Any = None,
+    **kwargs: Any,
+) -> None:
+    """Gives several workers one order of the examples, where each would shuffle them on its own."""
+    if reducer_of(distribute_strategy) is not None and tf_seam.in_multi_worker_mode(distribute_strategy):
+        if shuffle is True and array_data_adapter.can_convert_arrays((x, y, sample_weight)):
+            arrays = array_data_adapter.ArrayDataAdapter(
+                x, y, sample_weight=sample_weight, class_weight=class_weight, batch_size=batch_size
+            )
+            size = arrays.batch_size
+            x = share(arrays._inputs, strategy=distribute_strategy, global_batch_size=size, shuffle_buffer=1)
+            y = sample_weight = class_weight = None
+            shuffle = False
+        elif isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
+            x = _in_one_order(x, class_weight, distribute_strategy, share)
+    original(
+        iterator,
+        distribute_strategy,
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        shuffle=shuffle,
+        class_weight=class_weight,
+        **kwargs,
+    )
+
+
+def _in_one_order(
+    dataset: tf.data.Dataset, class_weight: Any, strategy: tf.distribute.Strategy, share: Callable[..., Any]
+) -> Any:
+    """Returns a data set of which every worker takes its part of each batch, in an order that all have."""
+    seeds = tf_seam.shuffle_seeds(dataset)
+    everyones = strategy.everyones("the seeds of a data set's shuffling", seeds)
+    if [0, 0] in seeds or any(others != seeds for others in everyones):
+        peeled = tf_seam.peeled(dataset)
+        ends = int(peeled.inner.cardinality()) != tf.data.INFINITE_CARDINALITY
+        if peeled.batch is not None and not tf_seam.shuffle_seeds(peeled.inner) and ends and class_weight is None:
+            return share(dataset, strategy=strategy)
+        _LOG.warning(
+            "tfdp: the data set is shuffled without a seed, or workers have others, so each has another order, and "
+            "examples may come twice or not at all in an epoch. Use tfdp.data.shard, or give `shuffle` a seed and "
+            "call tf.random.set_seed or keras.utils.set_random_seed with the same number on all workers."
+        )
+    options = tf.data.Options()
+    if dataset.options().experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.AUTO:
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
 
 
 def _on_split_batch(

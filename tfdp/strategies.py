@@ -15,6 +15,7 @@ from tfdp.buckets import DEFAULT_BUCKET_BYTES
 from tfdp.collectives import ClusterCommunicator, StrategyCommunicator
 from tfdp.compression import describe
 from tfdp.compression_state import CompressionState
+from tfdp.data.sharding import shard
 from tfdp.reducer import GradientReducer
 from tfdp.traffic import CompressionReport
 
@@ -96,6 +97,16 @@ class _DataParallel:
         del wanted
         return steps
 
+    def everyones(self, topic: str, value: Any) -> list[Any]:
+        """Returns the `value` (of JSON) of every worker, by rank; all workers must call it with the same `topic`.
+
+        Raises:
+            ValueError: another worker is about to do something else.
+            RuntimeError: a worker did not come in time.
+        """
+        del topic
+        return [value]
+
     def _check_still_valid(self) -> None:
         pass
 
@@ -139,13 +150,14 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
         _configure_devices(os.environ)
         names = check_devices(devices)
         if cross_device_ops is None and all("CPU" in name.upper() for name in names):
-            cross_device_ops = tf.distribute.ReductionToOneDevice()
+            # TensorFlow's own sum begins with a buffer that is free: from three on its rounding is left to chance.
+            cross_device_ops = tf.distribute.ReductionToOneDevice(accumulation_fn=tf_seam.sum_in_order)
         tf.distribute.Strategy.__init__(self, tf_seam.MirroredExtended(self, names, cross_device_ops))
         communicators = [StrategyCommunicator(len(names), rank) for rank in range(len(names))]
         self._reducer = GradientReducer(
             communicators, compressor, bucket_bytes, agree=lambda topic, lines, names=(): None
         )
-        keras_seam.install(_reducer_of)
+        keras_seam.install(_reducer_of, shard)
 
 
 class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirroredStrategy):
@@ -216,11 +228,14 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         self._reducer = GradientReducer(
             _communicators(self, options), compressor, bucket_bytes, extended.agree, self._agreement.exchange
         )
-        keras_seam.install(_reducer_of)
+        keras_seam.install(_reducer_of, shard)
+
+    def everyones(self, topic: str, value: Any) -> list[Any]:
+        return self._agreement.exchange(topic, value)
 
     def most_steps(self, steps: int | None, wanted: int | None) -> int | None:
         ours = [None if count is None else int(count) for count in (steps, wanted)]
-        everyones = self._agreement.exchange("the number of steps of an epoch", ours)
+        everyones = self.everyones("the number of steps of an epoch", ours)
         all_steps, all_wanted = zip(*everyones, strict=True)
         if len(set(all_wanted)) > 1:
             received = ", ".join(f"worker {rank}: {one}" for rank, one in enumerate(all_wanted))

@@ -5,13 +5,14 @@ Every name is used in `tests/test_seams.py`, which fails with a readable message
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import threading
 import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.distribute import (
@@ -179,6 +180,11 @@ class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
         return tf.nest.pack_sequence_as(value, reduced)
 
 
+def sum_in_order(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the sum, added from the first on; `tf.add_n` begins with the one whose memory it may overwrite."""
+    return functools.reduce(tf.add, tensors)
+
+
 class TwoLevelCrossDeviceOps(CrossDeviceOps):
     """Adds up within this process, over the processes by one collective, and hands out copies.
 
@@ -196,7 +202,7 @@ class TwoLevelCrossDeviceOps(CrossDeviceOps):
     def _all_reduce_per_replica_values(self, reduce_op: Any, per_replica_values: Any, options: Any) -> list[Any]:
         with self._lock, tf.device(self._devices[0]):
             local = [
-                cross_device_utils.aggregate_tensors_or_indexed_slices(list(value.values))
+                cross_device_utils.aggregate_tensors_or_indexed_slices(list(value.values), sum_in_order)
                 for value in per_replica_values
             ]
             totals = self._all_reduce(tf.distribute.ReduceOp.SUM, local, 0, options)
@@ -570,3 +576,103 @@ def _is_local(device: str) -> bool:
     server = context.context()._collective_ops_server_def
     spec = tf.DeviceSpec.from_string(device)
     return server is None or spec.job == "localhost" or (spec.job, spec.task) == (server.job_name, server.task_index)
+
+
+class Peeled(NamedTuple):
+    """A data set without what was done to its examples last.
+
+    Attributes:
+        inner: what is left.
+        maps: the functions that were mapped over its examples, in their order.
+        shuffle_buffer: examples in the largest buffer that it was shuffled with; 0 where it was not.
+        batch: (examples, size) -> batches, as it was batched; None where it was not.
+        batch_size: that it was batched with; None where it was not.
+        drops_remainder: whether a last batch that is not full was left out.
+        gives_batches: whether `inner` gives batches, since more was done to them than can be taken off.
+        has_own_order: whether `inner` is shuffled without a seed: every process sees another order.
+    """
+
+    inner: tf.data.Dataset
+    maps: tuple[Callable[..., Any], ...]
+    shuffle_buffer: int
+    batch: Callable[[tf.data.Dataset, int], tf.data.Dataset] | None = None
+    batch_size: int | None = None
+    drops_remainder: bool = False
+    gives_batches: bool = False
+    has_own_order: bool = False
+
+
+_BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
+_MAPS = ("_MapDataset", "_ParallelMapDataset")
+_PASSES_ON = ("_PrefetchDataset", "_OptionsDataset")
+# Whose elements have nothing to do with whether those of their input are batches.
+_ANEW = ("_UnbatchDataset", "_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset", "_WindowDataset")
+
+
+def peeled(dataset: tf.data.Dataset) -> Peeled:
+    """Takes batching, shuffling, prefetching and maps off a data set, as far as they are its last steps."""
+    maps: list[Callable[..., Any]] = []
+    outer, dataset = _without(dataset, ("_ShuffleDataset", *_PASSES_ON))
+    buffer, batch, size, drops = max([_buffer_of(one) for one in outer], default=0), None, None, False
+    if type(dataset).__name__ in _BATCHES:
+        size, drops = int(dataset._batch_size), bool(dataset._drop_remainder)
+        buffer *= size
+        batch = functools.partial(_batched_like, dataset)
+        (dataset,) = dataset._inputs()
+    elif _gives_batches(dataset):
+        anew = is_shuffled_anew(dataset)
+        return Peeled(dataset, (), buffer, gives_batches=True, has_own_order=anew)
+    steps, dataset = _without(dataset, ("_ShuffleDataset", *_MAPS, *_PASSES_ON))
+    for step in steps:
+        if type(step).__name__ in _MAPS:
+            maps.insert(0, step._map_func._func)
+        buffer = max(buffer, _buffer_of(step))
+    return Peeled(dataset, tuple(maps), buffer, batch, size, drops, False, is_shuffled_anew(dataset))
+
+
+def _without(dataset: Any, kinds: Sequence[str]) -> tuple[list[Any], Any]:
+    """Returns the last steps of a data set that are of `kinds`, and what is before them."""
+    steps = []
+    while type(dataset).__name__ in kinds:
+        steps.append(dataset)
+        (dataset,) = dataset._inputs()
+    return steps, dataset
+
+
+def _buffer_of(dataset: Any) -> int:
+    return int(dataset._buffer_size) if type(dataset).__name__ == "_ShuffleDataset" else 0
+
+
+def _gives_batches(dataset: Any) -> bool:
+    kind = type(dataset).__name__
+    return kind in _BATCHES or (kind not in _ANEW and any(map(_gives_batches, dataset._inputs())))
+
+
+def is_shuffled_anew(dataset: Any) -> bool:
+    """Whether a data set is shuffled without a seed somewhere, so that every process has another order."""
+    if type(dataset).__name__ == "_ShuffleDataset" and not int(dataset._seed) and not int(dataset._seed2):
+        return True
+    return any(map(is_shuffled_anew, dataset._inputs()))
+
+
+def shuffle_seeds(dataset: Any) -> list[list[int]]:
+    """Returns the seeds of all shuffling that a data set was made by: where they are the same, so is the order."""
+    own = [[int(dataset._seed), int(dataset._seed2)]] if type(dataset).__name__ == "_ShuffleDataset" else []
+    return own + [seeds for one in dataset._inputs() for seeds in shuffle_seeds(one)]
+
+
+@contextlib.contextmanager
+def without_global_seed() -> Iterator[None]:
+    """Lets seeded operations that are made within depend on their own seeds alone, not on tf.random.set_seed."""
+    eager_context = context.context()
+    before, eager_context._seed = eager_context._seed, None
+    try:
+        yield
+    finally:
+        eager_context._seed = before
+
+
+def _batched_like(like: Any, examples: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    if type(like).__name__ == "_PaddedBatchDataset":
+        return examples.padded_batch(size, like._padded_shapes, like._padding_values)
+    return examples.batch(size, num_parallel_calls=tf.data.AUTOTUNE)

@@ -12,7 +12,8 @@ from integration import workers
 
 import tfdp
 from tfdp.callbacks import CompressionStateBackup
-from tfdp.callbacks.compression_state_backup import _all_agree, _iteration
+from tfdp.callbacks.compression_state_backup import _all_agree
+from tfdp.callbacks.saving import iteration_of
 
 # In a process of its own, with 2 logical CPUs. Batches are 5 an epoch.
 PROGRAM = """
@@ -256,7 +257,7 @@ def test_a_loss_that_is_scaled_counts_its_steps_as_any_other(tmp_path):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01))
     model = trainings.compiled(None, lambda: trainings.mlp(num_columns=32), lambda: optimizer)
     trainings.fit(model, x, y, epochs=1)
-    assert _iteration(model) == 5
+    assert iteration_of(model) == 5
 
 
 class Gathering:

@@ -66,6 +66,17 @@ def test_two_workers_of_the_example_end_with_equal_weights(tmp_path, cache):
     assert float(match[1]) > 0.85
 
 
+def test_two_workers_of_the_example_with_files_read_their_own(tmp_path, cache):
+    example = REPOSITORY / "examples" / "files.py"
+    tfdp(tmp_path, cache, "run", "-n", 2, "--log-dir", "logs", example, "--folder", tmp_path / "digits", "--epochs", 3)
+    lines = [(tmp_path / "logs" / f"worker-{rank}.log").read_text().splitlines() for rank in range(2)]
+    assert "shared by files: 4 files of much the same size for 2 worker(s)" in lines[0]
+    assert lines[0][-1] == lines[1][-1]
+    match = re.fullmatch(r"training accuracy (0\.\d{3}), weights [0-9a-f]{16}", lines[0][-1])
+    assert match
+    assert float(match[1]) > 0.85
+
+
 def test_the_demo_ends_with_its_table_and_writes_to_its_cache_only(tmp_path, cache):
     output = tfdp(tmp_path, cache, "demo", "--epochs", 2)
     assert "Epoch 2/2" in output

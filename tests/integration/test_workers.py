@@ -42,6 +42,7 @@ trainings.record_under_compressors(
 )
 trainings.record_own_batches(folder, strategy)
 trainings.record(folder, "sums_of_two_dtypes", lambda: trainings.sums_of_two_dtypes(strategy))
+trainings.record(folder, "seen", lambda: trainings.rows_that_are_seen_in_a_shuffled_epoch(strategy))
 
 gc.disable()
 train = trainings.TRAININGS["embedding"].function
@@ -203,6 +204,15 @@ def test_sparse_gradients_never_go_through_compression(results):
 
 def test_a_compressor_of_the_users_own_trains(results):
     trainings.assert_near_one_device(on_both_workers(results, "2 workers", "own compressor"))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "data set"])
+def test_workers_with_other_seeds_see_each_row_once_an_epoch(results, kind):
+    """A row of a batch of 8 moves its weight by 1/8, of the last one, of 5, by 1/5."""
+    moved = on_both_workers(results, "2 workers", "seen")[kind]
+    times = np.isclose(moved[:, None], [2 / 8, 1 / 8 + 1 / 5, 2 / 5], atol=1e-6)
+    assert np.all(times.any(axis=1)), moved
+    np.testing.assert_allclose(moved.sum(), 2 * 37 / 8 + 2 * 5 * (1 / 5 - 1 / 8), rtol=1e-5)
 
 
 def test_workers_may_collect_their_garbage_at_different_times(results):

@@ -2,13 +2,13 @@
 
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.callbacks.part_files import PartFiles
+from tfdp.callbacks.saving import SaveFrequency, checked_delete_checkpoint, checked_folder, iteration_of
 from tfdp.compression_state import CompressionState, Part
 
 _LOG = logging.getLogger("tfdp")
@@ -52,20 +52,17 @@ class CompressionStateBackup(keras.callbacks.Callback):
             ValueError: an argument is out of range.
         """
         super().__init__()
-        self._folder = _checked_folder(backup_dir)
-        self._save_freq = _checked_save_freq(save_freq)
-        if not isinstance(delete_checkpoint, bool):
-            raise TypeError(f"`delete_checkpoint` must be True or False. Received: {delete_checkpoint!r}.")
-        self._deletes = delete_checkpoint
+        self._folder = checked_folder(backup_dir)
+        self._frequency = SaveFrequency(save_freq)
+        self._deletes = checked_delete_checkpoint(delete_checkpoint)
         self._files: PartFiles | None = None
         self._kept: list[int] = []
         self._iteration_before = 0
         self._has_begun = False
-        self._batches_since_save, self._last_batch = 0, 0
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        self._iteration_before = _iteration(model)
+        self._iteration_before = iteration_of(model)
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._has_begun, self._files, self._kept = False, None, []
@@ -81,18 +78,11 @@ class CompressionStateBackup(keras.callbacks.Callback):
             self._restore(self._files, state)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # Counts as BackupAndRestore does, with `steps_per_execution` too, or the two would save at different times.
-        if self._save_freq == "epoch":
-            return
-        self._batches_since_save += batch + 1 if batch <= self._last_batch else batch - self._last_batch
-        self._last_batch = batch
-        if self._batches_since_save >= self._save_freq:
-            self._batches_since_save = 0
+        if self._frequency.is_due_after_batch(batch):
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._last_batch = 0
-        if self._save_freq == "epoch":
+        if self._frequency.is_due_after_epoch():
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -102,13 +92,13 @@ class CompressionStateBackup(keras.callbacks.Callback):
     def _save(self) -> None:
         if self._files is None:
             return
-        iteration = _iteration(self.model)
+        iteration = iteration_of(self.model)
         self._files.write(iteration, self.model.distribute_strategy.compression_state.parts())
         self._kept = [*(kept for kept in self._kept if kept != iteration), iteration][-2:]
         self._files.keep(set(self._kept))
 
     def _restore(self, files: PartFiles, state: CompressionState) -> None:
-        iteration = _iteration(self.model)
+        iteration = iteration_of(self.model)
         parts: list[Part] = []
         reason = "another worker has not found its parts"
         if iteration:
@@ -167,28 +157,3 @@ def _state(model: keras.Model) -> CompressionState | None:
     state = getattr(model.distribute_strategy, "compression_state", None)
     specs = [tf.TensorSpec(one.shape, one.dtype, name=one.path) for one in model.trainable_variables]
     return state if state is not None and state.remembers(specs) else None
-
-
-def _iteration(model: keras.Model) -> int:
-    optimizer = getattr(model, "optimizer", None)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # which LossScaleOptimizer of older Keras does not ask
-    return 0 if optimizer is None else int(tf.convert_to_tensor(optimizer.iterations))
-
-
-def _checked_folder(backup_dir: Any) -> Path:
-    if not isinstance(backup_dir, str | os.PathLike):
-        raise TypeError(f"`backup_dir` must be the path of a folder. Received: {backup_dir!r}.")
-    path = os.fspath(backup_dir)
-    if not isinstance(path, str) or not path or "://" in path:
-        raise ValueError(f"`backup_dir` must be the path of a folder of a file system. Received: {backup_dir!r}.")
-    return Path(path)
-
-
-def _checked_save_freq(save_freq: Any) -> Any:
-    if save_freq == "epoch":
-        return save_freq
-    if isinstance(save_freq, bool) or not isinstance(save_freq, int):
-        raise TypeError(f"`save_freq` must be 'epoch' or a number of batches. Received: save_freq={save_freq!r}.")
-    if save_freq < 1:
-        raise ValueError(f"`save_freq` must be 'epoch' or at least 1. Received: save_freq={save_freq}.")
-    return save_freq

@@ -11,6 +11,7 @@ import typer
 from tfdp import __version__
 from tfdp.cli import environment as worker_settings
 from tfdp.cli import launcher
+from tfdp.cli.audit import audit
 from tfdp.cli.command import worker_command
 from tfdp.cli.demo import demo
 from tfdp.cli.devices import visible_gpus
@@ -162,6 +163,7 @@ def env(
 
 
 app.command()(demo)
+app.command()(audit)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,138 @@
+"""The callback that saves where sharded data stands beside Keras's backup of the model."""
+
+import contextlib
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfdp.callbacks.saving import SaveFrequency, checked_delete_checkpoint, checked_folder, iteration_of
+from tfdp.data.sharding import ShardedDataset
+
+_LOG = logging.getLogger("tfdp")
+_NAME = re.compile(r"position-(\d+)\.json")
+_NUM_KEPT = 2
+
+
+class DataPositionBackup(keras.callbacks.Callback):
+    """Saves where sharded data stands beside `keras.callbacks.BackupAndRestore`.
+
+    A training that was interrupted and is started again goes on with the examples of the epoch that it has not seen:
+    its first epoch is as short as that. The number of workers may be another one.
+
+    Give both callbacks the same `save_freq`, and put this one first: its last two files are kept, so that the one of
+    the model's backup is there even where a process dies between the two. The files of all workers are the same; they
+    may share a folder, and where only some have one, the others are told. Keras takes an epoch that was interrupted
+    right after its last batch for unfinished: it is trained once more then, with the examples of the next one.
+
+    Example:
+        >>> data = tfdp.data.shard("train/*.tfrecord", global_batch_size=256)
+        >>> callbacks = [
+        ...     DataPositionBackup(data, "/tmp/run/data", save_freq=100),
+        ...     keras.callbacks.BackupAndRestore("/tmp/run/worker-0", save_freq=100),
+        ... ]
+    """
+
+    def __init__(
+        self,
+        data: ShardedDataset,
+        backup_dir: str | os.PathLike[str],
+        *,
+        save_freq: str | int = "epoch",
+        delete_checkpoint: bool = True,
+    ) -> None:
+        """Saves into `backup_dir`.
+
+        Args:
+            data: what `fit` trains on.
+            backup_dir: a folder of a file system for this training alone, made when needed.
+            save_freq: "epoch" to save at the end of each epoch, or after how many batches to save.
+            delete_checkpoint: whether the files are removed when the training has come to its end.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is out of range.
+        """
+        super().__init__()
+        if not isinstance(data, ShardedDataset):
+            raise TypeError(f"`data` must be what `tfdp.data.shard` returns. Received: {data!r}.")
+        self._data = data
+        self._folder = checked_folder(backup_dir)
+        self._frequency = SaveFrequency(save_freq)
+        self._deletes = checked_delete_checkpoint(delete_checkpoint)
+        self._has_begun = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._has_begun = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        # Not in on_train_begin: whatever the order of the callbacks, the model has been restored by now.
+        if not self._has_begun:
+            self._has_begun = True
+            self._restore()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._frequency.is_due_after_batch(batch):
+            self._save()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._frequency.is_due_after_epoch():
+            self._save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._deletes:
+            self._keep(0)
+            with contextlib.suppress(OSError):  # not empty, or gone already
+                self._folder.rmdir()
+
+    def _save(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"position-{iteration_of(self.model)}.json"
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}.{self._data.worker}.unfinished")
+        with unfinished.open("w") as file:
+            file.write(self._data.position.serialize())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        self._keep(_NUM_KEPT)
+
+    def _restore(self) -> None:
+        iteration = iteration_of(self.model)
+        if not self._data.told_by_any("whether to restore a position", iteration or None):
+            return
+        state = self._data.told_by_any("the position of sharded data", self._read(iteration))
+        if state is not None:
+            self._data.position.deserialize(json.dumps(state))
+        elif any(self._files()):
+            _LOG.warning(
+                "tfdp: DataPositionBackup has no position for iteration %d of the model in %s: the data begins with a "
+                "whole epoch.",
+                iteration,
+                self._folder,
+            )
+
+    def _read(self, iteration: int) -> Any:
+        try:
+            return json.loads((self._folder / f"position-{iteration}.json").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def _keep(self, count: int) -> None:
+        """Removes all files but the `count` of the last iterations."""
+        for path in sorted(self._files(), key=lambda path: -_iteration_in(path))[count:]:
+            with contextlib.suppress(OSError):  # another worker was faster
+                path.unlink()
+
+    def _files(self) -> list[Path]:
+        with contextlib.suppress(OSError):
+            return [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
+        return []
+
+
+def _iteration_in(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else -1
