@@ -19,7 +19,7 @@ KERAS_HOME_IN = KERAS_HOME="$(CURDIR)/$(1)/keras"
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint test-oldest parity bench-kernels convergence clean
+.PHONY: help demo test lint test-oldest parity bench-kernels bench-data convergence clean
 
 help:
 	@echo 'make demo         train on handwritten digits with two workers'
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-oldest  the tests with the oldest supported TensorFlow and Keras'
 	@echo 'make parity       write docs/parity.md: what every strategy gives beside one device'
 	@echo 'make bench-kernels  how long compressors compute, beside a copy'
+	@echo 'make bench-data   how fast sharded data are read, beside a pipeline by hand'
 	@echo 'make convergence  write docs/convergence.md: accuracy, steps and seconds under every compressor; some 20 minutes'
 	@echo 'make clean        remove the environments, caches and builds'
 
@@ -50,6 +51,9 @@ parity: .venv/.installed-test
 
 bench-kernels: .venv/.installed-test
 	env $$(.venv/bin/tfdp env) $(call KERAS_HOME_IN,.venv) .venv/bin/python tests/benchmarks/kernels.py
+
+bench-data: .venv/.installed-test
+	env $$(.venv/bin/tfdp env) $(call KERAS_HOME_IN,.venv) .venv/bin/python tests/benchmarks/data_throughput.py
 
 convergence: .venv/.installed-benchmarks
 	env $$(.venv/bin/tfdp env) $(call KERAS_HOME_IN,.venv) .venv/bin/python tests/benchmarks/convergence.py
