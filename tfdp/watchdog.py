@@ -37,22 +37,35 @@ def watch(owner: Any, seconds: float, message: str) -> None:
 
 
 def _end(watchdog: threading.Thread, process_ends: threading.Event) -> None:
-    """Ends a thread before Python ends: where it then frees the tensors of a frame, TensorFlow aborts the process."""
+    """Ends a thread before Python ends: one that frees a tensor then aborts the process."""
     process_ends.set()
     watchdog.join(_SECONDS_TO_END)
 
 
 def _watch(owner: Any, thread: int, seconds: float, message: str, process_ends: threading.Event) -> None:
-    # The frame is kept from look to look: a later call could have one in the same place of memory otherwise.
-    watched, since = None, 0.0
     while owner() is not None and not process_ends.wait(min(seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS)):
         frame = sys._current_frames().get(thread)
-        if frame is None or not tf_seam.is_call_of_runtime(frame):
-            watched = None
-        elif frame is not watched:
-            watched, since = frame, time.monotonic()
-        elif time.monotonic() - since > seconds:
-            _LOG.error("%s", message)
-            tf_seam.abort_collectives(message)
-            return
+        if frame is not None and tf_seam.is_call_of_runtime(frame):
+            if frame.f_trace is None:
+                frame.f_trace = _Mark()
+            elif isinstance(frame.f_trace, _Mark) and time.monotonic() - frame.f_trace.since > seconds:
+                _LOG.error("%s", message)
+                tf_seam.abort_collectives(message)
+                return
         del frame
+
+
+class _Mark:
+    """Tells a call from later ones: left at its frame, as a trace function that does nothing.
+
+    To keep the frame instead would keep all that its callers hold, and free it in the watchdog's thread.
+
+    Attributes:
+        since: when the call was seen first, on the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> None:
+        """Is called if somebody debugs the program."""

@@ -233,7 +233,7 @@ def kinds(row: Row) -> list[Kind]:
         # Combined, a code has the kernels that it has alone: one of each kind shows that they go together.
         return [Kind(tf.float32, size, is_of_a_kind and "by_size" not in row.combinator) for size in (2, 3)]
     compiled = [Kind(tf.float32, size, True) for size in (1, 2, 3)]
-    return [*compiled, Kind(tf.float32, 4, False), *(Kind(dtype, size, False) for dtype in others for size in (2, 3))]
+    return [*compiled, Kind(tf.float32, 4, False), *(Kind(dtype, 3, False) for dtype in others)]
 
 
 @contextlib.contextmanager

@@ -206,7 +206,7 @@ class Reader:
         layout = self._layout
         first, end = order.bounds(layout, self._options.global_batch_size)
         size, num_local = end - first, layout.num_local_replicas
-        batch = self._options.batch or (lambda dataset, size: dataset.batch(size, num_parallel_calls=tf.data.AUTOTUNE))
+        batch = self._options.batch or self._batched
         if size % num_local == 0:
             return batch(examples, max(size // num_local, 1))
         edges = tf.constant([replica * size // num_local for replica in range(num_local + 1)], tf.int64)
@@ -219,6 +219,11 @@ class Reader:
             return tf.data.Dataset.range(num_local).map(part)
 
         return batch(examples, size).flat_map(parts)
+
+    def _batched(self, examples: tf.data.Dataset, size: int) -> tf.data.Dataset:
+        # All batches are full where the rest was dropped or filled up: this gives them static shapes.
+        is_full = self._options.uneven != "exact"
+        return examples.batch(size, drop_remainder=is_full, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 @tf.autograph.experimental.do_not_convert
