@@ -137,6 +137,12 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
         _replace(keras_core.Variable, "_initialize", functools.partial(_initialize_partial_sum, reducer_of))
 
 
+def install_epochs() -> None:
+    """Makes Keras ask an `EpochData` anew for each epoch, also where no strategy of tfdp was made."""
+    check()
+    _replace(keras_trainer.TFEpochIterator, "_get_iterator", _begin_epoch)
+
+
 def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Replaces a method or function by `replacement(original, ...)`, once."""
     original = getattr(owner, name)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from integration import workers
 
 import tfdp
 from tfdp import tf_seam
@@ -436,3 +437,21 @@ def test_a_position_of_other_data_is_refused():
     state = {"epoch": 0, "legs": [[1, 2, 1]], "seed": 0, "by": "files", "own_streams": True}
     with pytest.raises(ValueError, match="The position is one of files"):
         data.position.deserialize(json.dumps(state))
+
+
+WITHOUT_A_STRATEGY = """
+import keras, numpy as np, tfdp
+
+x = np.arange(10, dtype="float32")[:, np.newaxis]
+data = tfdp.data.shard((x, x), global_batch_size=4, shuffle_buffer=10, seed=0)
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data, epochs=3, verbose=0)
+print("epoch", data.epoch)
+"""
+
+
+def test_epochs_go_on_where_no_strategy_was_ever_made():
+    ended = workers.start(WITHOUT_A_STRATEGY).finish(60.0)
+    assert ended.status == 0, ended.output
+    assert "epoch 3" in ended.output

@@ -155,6 +155,7 @@ class ShardedDataset(keras_seam.EpochData):
         strategy: tf.distribute.Strategy | None = None,
         reason: str = "",
     ) -> None:
+        keras_seam.install_epochs()
         self.by, self.reason = options.by, reason
         self._source, self._layout, self._strategy = source, layout, strategy
         options = options._replace(seed=self._agreed(source, options))
