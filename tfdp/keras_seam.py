@@ -118,7 +118,6 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
         (trainer, "_make_function", functools.partial(_make_weighted_function, reducer_of)),
         (keras_trainer.TFEpochIterator, "__init__", functools.partial(_share_data, reducer_of, share)),
         (keras_trainer.TFEpochIterator, "reset", functools.partial(_count_steps_of_all, reducer_of)),
-        (keras_trainer.TFEpochIterator, "_get_iterator", _begin_epoch),
         (trainer, "train_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
