@@ -32,6 +32,16 @@ class _DataParallel:
     _reducer: GradientReducer
 
     @property
+    def num_workers(self) -> int:
+        """The number of processes that train together."""
+        return 1
+
+    @property
+    def worker(self) -> int:
+        """The rank of this process among them; 0 is the chief, which saves and reports."""
+        return 0
+
+    @property
     def compression_state(self) -> CompressionState:
         """What compression remembers on the replicas of this process, for `tf.train.Checkpoint(strategy_state=...)`."""
         return self._reducer.state
@@ -200,7 +210,7 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         compressor = compression_lib.get(compression)
         check_bucket_bytes(bucket_bytes)
         self._tf_config = None if cluster_resolver else os.environ.get("TF_CONFIG", "")
-        cluster = _cluster(cluster_resolver)
+        self._cluster = cluster = _cluster(cluster_resolver)
         timeout_seconds = _start_timeout_seconds(start_timeout_seconds, os.environ)
         options = communication_options or tf.distribute.experimental.CommunicationOptions()
         limit_seconds = options.timeout_seconds or DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
@@ -229,6 +239,14 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             _communicators(self, options), compressor, bucket_bytes, extended.agree, self._agreement.exchange
         )
         keras_seam.install(_reducer_of, shard)
+
+    @property
+    def num_workers(self) -> int:
+        return self._cluster.num_workers if self._cluster is not None else 1
+
+    @property
+    def worker(self) -> int:
+        return self._cluster.rank if self._cluster is not None else 0
 
     def everyones(self, topic: str, value: Any) -> list[Any]:
         return self._agreement.exchange(topic, value)
