@@ -76,7 +76,7 @@ NAMES = {
     "tensorflow.python.ops.resource_variable_ops": ["ResourceVariable"],
     "keras.src.layers.layer": ["Layer._flatten_layers"],
     "keras.src.trainers.data_adapters.data_adapter": ["DataAdapter"],
-    "tensorflow.python.data.ops.dataset_ops": ["DatasetV2._inputs"],
+    "tensorflow.python.data.ops.dataset_ops": ["DatasetV2._functions", "DatasetV2._inputs"],
 }
 
 # Attributes that an object has only once it is made, by the class (or one of its bases) whose methods set them.
@@ -208,16 +208,20 @@ def test_the_module_of_the_cluster_s_messages_is_where_tensorflow_itself_has_it(
 OWN = {
     "_cluster",
     "_copies",
+    "_getframe",
+    "_is_keras_own",
     "_key",
     "_key_for",
     "_local_devices",
     "_next",
+    "_noted_share",
     "_signature_of_key",
     "_step_function",
     "_trainer",
     "_trains",
     "_uses",
     "_wanted_devices",
+    "_weighted",
     "_with_instance_keys",
 }
 # Looked at by a test above.

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,11 +21,12 @@ class Agreement:
         Args:
             cluster: the workers; with None or one there is nothing to compare.
             strategy_number: tells strategies of one process apart.
-            timeout_seconds: how long to wait for each of the others.
+            timeout_seconds: how long to wait for each of the others, where a call does not say it.
         """
         self._cluster = cluster if cluster is not None and cluster.num_workers > 1 else None
         self._strategy_number, self._timeout_seconds = strategy_number, timeout_seconds
         self._calls = itertools.count()
+        self._votes: Counter[str] = Counter()
 
     def agree(self, topic: str, lines: Sequence[str], names: Sequence[str] = ()) -> None:
         """Returns where the workers' next calls have the same topic and lines.
@@ -47,27 +50,55 @@ class Agreement:
             if theirs["lines"] != ours["lines"]:
                 raise ValueError(f"Workers must agree on {topic}. {difference(ours, theirs)} {self._where(rank)}.")
 
-    def exchange(self, topic: str, value: Any) -> list[Any]:
+    def exchange(self, topic: str, value: Any, timeout_seconds: float | None = None) -> list[Any]:
         """Returns the `value` (of JSON) of every worker, by rank; raises as `agree` does."""
         if self._cluster is None:
             return [value]
         ranks = range(self._cluster.num_workers)
         ours = {"topic": topic, "lines": [], "names": [], "value": value}
-        others = self._exchange(ours, [rank for rank in ranks if rank != self._cluster.rank])
+        others = self._exchange(ours, [rank for rank in ranks if rank != self._cluster.rank], timeout_seconds)
         return [others.get(rank, ours)["value"] for rank in ranks]
 
-    def _exchange(self, ours: dict, peers: Iterable[int]) -> dict[int, dict]:
+    def all_come(self, topic: str, timeout_seconds: float) -> bool:
+        """Returns whether all workers call this, each within `timeout_seconds` of when the others look for it.
+
+        Those that do call it get the same answer: the first one to know it writes it down for all.
+
+        Args:
+            topic: what is called for; a worker calls it as often as those that it means to meet.
+            timeout_seconds: how long to wait for all others together.
+        """
+        if self._cluster is None:
+            return True
+        self._votes[topic] += 1
+        prefix = f"tfdp/strategy {self._strategy_number}/vote {topic}/{self._votes[topic]}"
+        tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
+        end = time.monotonic() + timeout_seconds
+        try:
+            for rank in range(self._cluster.num_workers):
+                tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
+            answer = "all"
+        except tf.errors.DeadlineExceededError:
+            answer = "not all"
+        try:
+            tf_seam.publish(f"{prefix}/answer", answer)
+        except tf.errors.AlreadyExistsError:
+            answer = tf_seam.read_published(f"{prefix}/answer", self._timeout_seconds)
+        return answer == "all"
+
+    def _exchange(self, ours: dict, peers: Iterable[int], timeout_seconds: float | None = None) -> dict[int, dict]:
         cluster = self._cluster
         assert cluster is not None
+        seconds = timeout_seconds or self._timeout_seconds
         prefix = f"tfdp/strategy {self._strategy_number}/agreement {next(self._calls)}"
         tf_seam.publish(f"{prefix}/{cluster.rank}", json.dumps(ours))
         received = {}
         for rank in peers:
             try:
-                theirs = json.loads(tf_seam.read_published(f"{prefix}/{rank}", self._timeout_seconds))
+                theirs = json.loads(tf_seam.read_published(f"{prefix}/{rank}", seconds))
             except tf.errors.DeadlineExceededError as error:
                 raise RuntimeError(
-                    f"{cluster.name(cluster.rank)} waited {self._timeout_seconds:g} s for {cluster.name(rank)} to come "
+                    f"{cluster.name(cluster.rank)} waited {seconds:g} s for {cluster.name(rank)} to come "
                     f"to the same point: {ours['topic']}. Every worker must run the same program with the same model."
                 ) from error
             if theirs["topic"] != ours["topic"]:

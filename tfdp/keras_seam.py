@@ -8,6 +8,8 @@ import contextvars
 import functools
 import inspect
 import logging
+import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,11 +22,13 @@ from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
+from keras.src.random import seed_generator
 from keras.src.trainers import data_adapters, epoch_iterator
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, data_adapter_utils
 
-from tfdp import tf_seam, versions
+from tfdp import calls, tf_seam, versions
+from tfdp.progress import Progress
 from tfdp.reducer import GradientReducer
 
 _LOG = logging.getLogger("tfdp")
@@ -55,10 +59,12 @@ PRIVATE_NAMES = {
         "scale_loss_for_distribution",
         "unscale_loss_for_distribution",
     ),
+    keras_trainer: ("reduce_per_replica",),
+    seed_generator: ("global_seed_generator",),
     keras_trainer.TFEpochIterator: ("__init__", "_get_iterator"),
     epoch_iterator.EpochIterator: ("reset",),
     keras_variables.Variable: ("__init__",),
-    keras_core.Variable: ("_initialize",),
+    keras_core.Variable: ("_initialize", "_direct_assign"),
     data_adapters: ("is_tf_dataset",),
     array_data_adapter: ("can_convert_arrays", "ArrayDataAdapter"),
     data_adapter_utils: ("class_weight_to_sample_weights",),
@@ -81,6 +87,10 @@ _gradients_are_reduced = contextvars.ContextVar("gradients_are_reduced", default
 _share: contextvars.ContextVar[Share | None] = contextvars.ContextVar("share", default=None)
 _is_partial_sum = contextvars.ContextVar("is_partial_sum", default=False)
 _in_trainer_step = contextvars.ContextVar("in_trainer_step", default=False)
+# What a step has written so far, and the losses that it has scaled by its replica's share.
+_written: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("written", default=None)
+_is_scaled_later = contextvars.ContextVar("is_scaled_later", default=False)
+_scaled: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("scaled", default=None)
 
 
 def check() -> None:
@@ -122,12 +132,24 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
         (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
         (data_adapters, "is_tf_dataset", _is_tf_dataset),
+        (trainer, "fit", functools.partial(_call_together, reducer_of, "fit")),
+        (trainer, "evaluate", functools.partial(_call_together, reducer_of, "evaluate")),
+        (trainer, "predict", functools.partial(_call_together, reducer_of, "predict")),
+        (trainer, "compute_loss", _note_loss),
+        (keras_trainer, "reduce_per_replica", functools.partial(_mean_of_workers, reducer_of)),
+        (seed_generator, "global_seed_generator", functools.partial(_global_seeds, reducer_of)),
+        (keras.random.SeedGenerator, "next", functools.partial(_seed_of_replica, reducer_of)),
+        (keras_core.Variable, "_direct_assign", _note_write),
+        (keras_variables.Variable, "__int__", functools.partial(_as_number, int)),
+        (keras_variables.Variable, "__float__", functools.partial(_as_number, float)),
         (keras_loss, "scale_loss_for_distribution", _scale_by_share),
         (keras_loss, "unscale_loss_for_distribution", _unscale_by_share),
         (keras_loss, "reduce_values", _reduce_values_over_all),
         (keras_loss, "apply_mask", _apply_mask_over_all),
     ):
         _replace(owner, name, replacement)
+    if not isinstance(vars(trainer).get("stop_training"), property):
+        trainer.stop_training = property(_stops, _wish_to_stop)
     if versions.release(keras.__version__) < (3, 14):
         _replace(keras.Layer, "add_loss", _add_sum_over_rows)
     if "synchronization" not in inspect.signature(keras_variables.Variable.__init__).parameters:  # before Keras 3.10
@@ -192,7 +214,9 @@ def _reduce_unless_reduced(
     if _gradients_are_reduced.get():
         return pairs
     present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-    reduced = iter(_reduce(reducer, optimizer, *map(list, zip(*present, strict=True))) if present else ())
+    if present:
+        gradients, variables = map(list, zip(*present, strict=True))
+        reduced = iter(_reduce(reducer, optimizer, gradients, variables))
     return [(None if gradient is None else next(reduced), variable) for gradient, variable in pairs]
 
 
@@ -364,7 +388,9 @@ def _scale_by_share(original: Callable[..., Any], value: Any) -> Any:
     share = _share.get()
     if share is None:
         return original(value)
-    return value * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
+    if _is_scaled_later.get():
+        return value
+    return _noted(value * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype))
 
 
 def _unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
@@ -400,8 +426,17 @@ def _reduce_values_over_all(
         return keras_loss.scale_loss_for_distribution(values)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         weight = _sum_over_replicas(keras.ops.cast(keras.ops.sum(sample_weight), values.dtype))
-        return keras.ops.divide_no_nan(keras.ops.sum(values), weight)
-    return original(values, sample_weight, reduction)
+        return _as_mean(keras.ops.divide_no_nan(keras.ops.sum(values), weight))
+    reduced = original(values, sample_weight, reduction)
+    return _as_mean(reduced) if reduction == "sum" else reduced
+
+
+def _as_mean(part: Any) -> Any:
+    """Returns this replica's part of a sum; as a mean over its rows where that will be scaled."""
+    share = _share.get()
+    if share is None or not _is_scaled_later.get():
+        return part
+    return part * tf.cast(share.total, part.dtype) / tf.cast(tf.maximum(share.rows, 1), part.dtype)
 
 
 def _apply_mask_over_all(
@@ -456,34 +491,149 @@ class _TrainerStep:
     def __init__(self, trainer: Any, step_function: Callable[[Any], Any]) -> None:
         self._trainer, self._step_function = trainer, step_function
         self._trains = getattr(step_function, "__name__", "") == "train_step"
+        own = (keras_trainer.TensorFlowTrainer.train_step, keras_trainer.TensorFlowTrainer.test_step)
+        self._is_keras_own = getattr(step_function, "__func__", None) in own
         functools.update_wrapper(self, step_function)
 
     def __call__(self, data: Any) -> Any:
         if tf.distribute.get_replica_context() is None:
             return self._step_function(data)
-        with _set(_share, _share_of(data)), _set(_in_trainer_step, True):
-            outputs = self._step_function(data)
-            if self._trains:
-                _average_moving_statistics(self._trainer)
-            return outputs
+        # Where data has ended nothing may happen any more, not even what does not look at the data, such as counting.
+        with tf.control_dependencies([leaf for leaf in tf.nest.flatten(data, True) if isinstance(leaf, tf.Tensor)]):
+            share = self._noted_share(data)
+            if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+                return self._step_function(data)
+            with _set(_share, share), _set(_in_trainer_step, True), _set(_written, []), _set(_scaled, []):
+                outputs = self._step_function(data)
+                _bring_together(self._trainer)
+                return outputs if self._is_keras_own else self._weighted(outputs)
+
+    def _noted_share(self, data: Any) -> Share | None:
+        """Returns the share of `data`; a step that trains notes it in the progress, with the wishes to stop."""
+        rows = _rows_of(data)
+        if not self._trains:
+            return None if rows is None else Share(rows, _sum_over_replicas(rows))
+        progress = progress_of(self._trainer)
+        counts = tf.stack([tf.constant(0) if rows is None else rows, progress.wish])
+        total, wishes = tf.unstack(_sum_over_replicas(counts))
+        if tf_seam.local_replica_id(tf.distribute.get_replica_context()) == 0:
+            progress.note(total, wishes)
+        return None if rows is None else Share(rows, total)
+
+    def _weighted(self, logs: Any) -> Any:
+        """Returns what a step of a user's own tells, so that its mean over replicas is what one device would tell.
+
+        A loss that is scaled by its replica's share counts as a sum, anything else as a mean over the replica's rows.
+        """
+        share = _share.get()
+        if share is None or not isinstance(logs, dict):
+            return logs
+        names = {metric.name for metric in self._trainer.metrics}
+        size = tf.distribute.get_strategy().num_replicas_in_sync
+
+        def weighted(name: str, value: Any) -> Any:
+            if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
+                return value
+            if _is_made_of(value, _scaled.get() or []):
+                return value * size
+            if name in names:
+                return value
+            weight = tf.cast(share.rows * size, value.dtype) / tf.cast(share.total, value.dtype)
+            return tf.where(share.rows > 0, value, tf.zeros([], value.dtype)) * weight
+
+        return {name: weighted(name, value) for name, value in logs.items()}
+
+
+# What passes a factor on from an input to its output.
+_LINEAR = ("AddN", "AddV2", "Cast", "Identity", "Mean", "Mul", "Neg", "RealDiv", "Reshape", "Squeeze", "Sub", "Sum")
+
+
+def _is_made_of(tensor: Any, sources: Sequence[Any], depth: int = 16) -> bool:
+    """Whether `tensor` is one of `sources`, or a sum or multiple of one."""
+    if any(tensor is source for source in sources):
+        return True
+    operation = None if hasattr(tensor, "numpy") else tensor.op
+    if operation is None or operation.type not in _LINEAR or not depth:
+        return False
+    return any(_is_made_of(one, sources, depth - 1) for one in operation.inputs)
+
+
+def _scale_own_loss(trainer: Any) -> None:
+    """Lets a `compute_loss` of a user's own count as a mean over its replica's rows, whatever it is made of."""
+    own = type(trainer).compute_loss
+    if own is keras_trainer.TensorFlowTrainer.compute_loss or "compute_loss" in vars(trainer):
+        return
+
+    @functools.wraps(own)
+    def compute_loss(*args: Any, **kwargs: Any) -> Any:
+        with _set(_is_scaled_later, True):
+            loss = own(trainer, *args, **kwargs)
+        is_scalar = isinstance(loss, tf.Tensor) and loss.shape.rank == 0
+        return keras_loss.scale_loss_for_distribution(loss) if is_scalar and _share.get() is not None else loss
+
+    vars(trainer)["compute_loss"] = compute_loss
+
+
+def _note_loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _noted(original(*args, **kwargs))
+
+
+def _noted(loss: Any) -> Any:
+    losses = _scaled.get()
+    if losses is not None:
+        losses.append(loss)
+    return loss
+
+
+def _note_write(original: Callable[..., Any], variable: Any, value: Any) -> None:
+    original(variable, value)
+    written = _written.get()
+    if written is not None:
+        written.append(variable)
 
 
 def _make_weighted_function(
     reducer_of: ReducerOf, original: Callable[..., Any], trainer: Any, step_function: Callable[[Any], Any]
 ) -> Any:
-    reducer = reducer_of(trainer.distribute_strategy)
-    if reducer is None or reducer.num_replicas == 1:
+    strategy = trainer.distribute_strategy
+    reducer = reducer_of(strategy)
+    if reducer is None:
         return original(trainer, step_function)
-    if trainer.jit_compile and any("CPU" in device for device in trainer.distribute_strategy.extended.worker_devices):
+    several = reducer.num_replicas > 1
+    if trainer.jit_compile and several and any("CPU" in device for device in strategy.extended.worker_devices):
         raise ValueError(
             "`jit_compile=True` does not work with several replicas on CPUs: XLA has no collectives there. "
             "Compile the model with jit_compile='auto' or False. Received: jit_compile=True."
         )
-    optimizer = getattr(trainer, "optimizer", None)
-    _check_that_the_strategy_knows(
-        [*trainer.variables, *trainer.metrics_variables, *(optimizer.variables if optimizer else ())]
-    )
-    return original(trainer, _TrainerStep(trainer, step_function))
+    if several:
+        optimizer = getattr(trainer, "optimizer", None)
+        _check_that_the_strategy_knows(
+            [*trainer.variables, *trainer.metrics_variables, *(optimizer.variables if optimizer else ())]
+        )
+    progress_of(trainer)
+    _scale_own_loss(trainer)
+    return _counting_the_end(original(trainer, _TrainerStep(trainer, step_function)), trainer, step_function)
+
+
+def _counting_the_end(function: Callable[..., Any], trainer: Any, step_function: Callable[[Any], Any]) -> Any:
+    """Returns `function`, which counts the step at which data of unknown length has ended, as Keras does.
+
+    Without a strategy the count of the optimizer runs ahead there, before TensorFlow knows that there is no data.
+    """
+    if step_function.__name__ != "train_step" or trainer.run_eagerly or trainer.steps_per_execution > 1:
+        return function
+
+    @functools.wraps(function)
+    def counting(iterator: Any) -> Any:
+        try:
+            return function(iterator)
+        except tf.errors.OutOfRangeError:
+            for optimizer in vars(trainer).values():
+                if isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(optimizer, "inner_optimizer"):
+                    optimizer.iterations.assign_add(1)
+            raise
+
+    return counting
 
 
 def _check_that_the_strategy_knows(variables: Sequence[Any]) -> None:
@@ -500,38 +650,189 @@ def _created_outside(what: str) -> ValueError:
     )
 
 
-def _share_of(data: Any) -> Share | None:
-    """Returns this replica's share of the batch, or None where it has no rows to count."""
+def _rows_of(data: Any) -> tf.Tensor | None:
+    """Returns how many rows this replica's part of a batch has, an int32 scalar, or None where it has none to count."""
     leaves = [leaf for leaf in keras.tree.flatten(data) if hasattr(leaf, "shape") and leaf.shape.rank]
     if not leaves:
         return None
     first = leaves[0]
-    rows = tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.int32)
-    return Share(rows, _sum_over_replicas(rows))
+    return tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.int32)
 
 
-def _average_moving_statistics(trainer: Any) -> None:
-    """Gives all replicas the mean of their BatchNormalization moving statistics, each weighted by its rows.
+def _bring_together(trainer: Any) -> None:
+    """Gives all replicas one value of each variable that their step has written without a rule for several replicas.
 
-    Keras leaves every replica its own, saves the first one's, and an empty replica's are NaN.
+    Such are the moving statistics of BatchNormalization, and whatever a user's layer keeps with Keras's default,
+    `aggregation="none"`. Keras leaves every replica its own, saves the first one's, and an empty replica's may be NaN.
+    Numbers become the mean, each replica's weighted by its rows; what is no floating-point number the first replica's.
     """
-    variables = [
-        getattr(layer, name)
+    synchronized = {
+        id(variable)
         for layer in trainer._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.synchronized
-        for name in ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
-        if getattr(layer, name, None) is not None
-    ]
-    if not variables:
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
+        for variable in layer.variables
+    }
+    own = {id(variable) for variable in trainer.non_trainable_variables} - synchronized
+    written = {
+        id(variable): variable
+        for variable in _written.get() or []
+        if id(variable) in own and variable.aggregation == "none" and tf_seam.is_distributed(variable.value)
+    }
+    if not written:
         return
-    share = _share.get()
-    values = [tf.convert_to_tensor(variable.value) for variable in variables]
-    if share is not None:
-        values = [_scale_by_share(lambda value: value, _zero_without_rows(value, share)) for value in values]
+    share, context = _share.get(), tf.distribute.get_replica_context()
+    is_first = tf_seam.replica_id(context) == 0
+
+    def part(value: tf.Tensor) -> tf.Tensor:
+        if not value.dtype.is_floating:
+            return value if is_first else tf.zeros_like(value)
+        if share is None:
+            return value / context.num_replicas_in_sync
+        return _zero_without_rows(value, share) * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
+
+    values = [part(tf.convert_to_tensor(variable.value)) for variable in written.values()]
+    totals = context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+    for variable, total in zip(written.values(), totals, strict=True):
+        tf_seam.local_variable(variable.value).assign(total)
+
+
+def _mean_of_workers(
+    reducer_of: ReducerOf, original: Callable[..., Any], values: Any, strategy: Any, reduction: str
+) -> Any:
+    """Reduces what steps return over all replicas; Keras reduces arrays over their rows too, under several workers."""
+    if reducer_of(strategy) is None or reduction not in ("auto", "mean") or strategy.num_workers == 1:
+        return original(values, strategy, reduction)
+    return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+
+
+# Random numbers: others on each replica, the same ones in each run.
+
+
+def make_global_seeds(strategy: tf.distribute.Strategy) -> None:
+    """Makes what `keras.random` draws from where no seed is given, as variables that all replicas of `strategy` have.
+
+    Keras makes it when it is first used, which fails within a step.
+    """
+    made = seed_generator.global_state.get_global_attribute(seed_generator_name())
+    held = getattr(getattr(made, "state", None), "_value", None)
+    if held is None or getattr(held, "distribute_strategy", None) is not strategy:
+        # Made from a state of Python's random numbers that stays as it is: the weights of later layers follow from it.
+        seed = random.Random(str(random.getstate())).randint(1, 10**9)
+        with tf.init_scope(), strategy.scope():
+            generator = keras.random.SeedGenerator(seed, name="global_seed_generator")
+        seed_generator.global_state.set_global_attribute(seed_generator_name(), generator)
+        strategy.global_seeds = generator
+
+
+def seed_generator_name() -> str:
+    """Returns the name under which Keras holds its global seed generator."""
+    return getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global_seed_generator")
+
+
+def _global_seeds(reducer_of: ReducerOf, original: Callable[..., Any]) -> Any:
+    """Returns the strategy's within a replica, whose thread does not see what Keras holds in another one."""
     context = tf.distribute.get_replica_context()
-    operation = tf.distribute.ReduceOp.MEAN if share is None else tf.distribute.ReduceOp.SUM
-    for variable, value in zip(variables, context.all_reduce(operation, values), strict=True):
-        tf_seam.local_variable(variable.value).assign(value)
+    ours = context is not None and reducer_of(context.strategy) is not None
+    return (getattr(context.strategy, "global_seeds", None) if ours else None) or original()
+
+
+def _seed_of_replica(
+    reducer_of: ReducerOf, original: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with _set(_written, None):  # its state counts up alike on all replicas
+        seed = original(generator, *args, **kwargs)
+    context = tf.distribute.get_replica_context()
+    if context is None or reducer_of(context.strategy) is None:
+        return seed
+    return seed + tf.constant([tf_seam.replica_id(context) * _SEED_STRIDE, 0], seed.dtype)
+
+
+_SEED_STRIDE = 0x9E3779B97F4A7C15 >> 16  # odd, and wider than any seed that a user would choose
+
+
+# Calls: all workers enter them together, and stop after the same step.
+
+
+# Arguments of Keras's calls that all workers must give alike.
+_SAME = ("epochs", "initial_epoch", "validation_steps", "validation_freq")
+
+
+def progress_of(trainer: Any) -> Progress:
+    """Returns the progress of a trainer, made when it is first asked for."""
+    return vars(trainer).setdefault("_tfdp_progress", None) or _made_progress(trainer)
+
+
+def _made_progress(trainer: Any) -> Progress:
+    vars(trainer)["_tfdp_progress"] = progress = Progress()
+    return progress
+
+
+def _call_together(
+    reducer_of: ReducerOf, call: str, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any
+) -> Any:
+    strategy = trainer.distribute_strategy
+    if reducer_of(strategy) is None or strategy.num_workers == 1:
+        return original(trainer, *args, **kwargs)
+    is_keras_own = bool(kwargs.get("_use_cached_eval_dataset"))
+    given = inspect.signature(original).bind(trainer, *args, **kwargs)
+    if strategy.worker > 0:
+        given.arguments["verbose"] = 0
+    given.apply_defaults()
+    same = {name: str(given.arguments[name]) for name in _SAME if name in given.arguments}
+    with calls.entered(strategy, call, arguments=same, is_keras_own=is_keras_own):
+        if call != "fit":
+            return original(*given.args, **given.kwargs)
+        with _together(strategy, trainer, given.arguments):
+            return original(*given.args, **given.kwargs)
+
+
+@contextlib.contextmanager
+def _together(strategy: Any, trainer: Any, arguments: dict[str, Any]) -> Iterator[None]:
+    """Adds the callback that keeps workers together, as the last one."""
+    together = calls.Together(strategy, progress_of, _weights_of)
+    callbacks: Any = arguments.get("callbacks")
+    own_list = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
+    if own_list is not None:
+        together.set_model(trainer)
+        own_list.append(together)
+    else:
+        arguments["callbacks"] = [*(keras.tree.flatten(callbacks) if callbacks else ()), together]
+    vars(trainer)["_tfdp_together"] = together
+    try:
+        yield
+    finally:
+        del vars(trainer)["_tfdp_together"]
+        if own_list is not None:
+            own_list.callbacks.remove(together)
+
+
+def _weights_of(model: Any) -> list[tuple[str, Any]]:
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.weights, *(optimizer.variables if optimizer else ())]
+    return [(variable.path, variable) for variable in variables]
+
+
+def _stops(trainer: Any) -> bool:
+    """Returns whether a training stops: what all workers have agreed on for Keras, this worker's wish for others."""
+    together = vars(trainer).get("_tfdp_together")
+    if together is None:
+        return vars(trainer).get("_tfdp_stops", False)
+    fit = inspect.unwrap(keras_trainer.TensorFlowTrainer.fit).__code__
+    return together.has_stopped if sys._getframe(1).f_code is fit else together.wishes
+
+
+def _wish_to_stop(trainer: Any, wishes: bool) -> None:
+    vars(trainer)["_tfdp_stops"] = wishes
+    together = vars(trainer).get("_tfdp_together")
+    if together is not None:
+        together.wish(bool(wishes))
+
+
+def _as_number(kind: Callable[[Any], Any], original: Callable[..., Any], variable: Any) -> Any:
+    """Returns the number that a scalar variable holds, on several replicas too."""
+    if variable.ndim == 0 and tf_seam.is_distributed(variable.value):
+        return kind(tf.convert_to_tensor(variable.value))
+    return original(variable)
 
 
 def _is_tf_dataset(original: Callable[..., Any], dataset: Any) -> bool:

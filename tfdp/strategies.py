@@ -1,6 +1,7 @@
 """The strategies that users choose: synchronous training of Keras models on several devices and machines."""
 
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -69,6 +70,7 @@ class _DataParallel:
             TypeError: `fn` is the training step of a model of tf_keras (Keras 2).
         """
         versions.check_function(fn)
+        keras_seam.make_global_seeds(self)
         return super().run(fn, args=args, kwargs=kwargs, options=options)  # type: ignore[misc]
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
@@ -107,15 +109,39 @@ class _DataParallel:
         del wanted
         return steps
 
-    def everyones(self, topic: str, value: Any) -> list[Any]:
+    def everyones(self, topic: str, value: Any, *, within_training: bool = False) -> list[Any]:
         """Returns the `value` (of JSON) of every worker, by rank; all workers must call it with the same `topic`.
+
+        Args:
+            topic: what is about to happen.
+            value: of this worker.
+            within_training: whether to wait for the others as long as a step would, not only as long as the start of
+                the strategy.
 
         Raises:
             ValueError: another worker is about to do something else.
             RuntimeError: a worker did not come in time.
         """
-        del topic
+        del topic, within_training
         return [value]
+
+    def all_come(self, topic: str, timeout_seconds: float) -> bool:
+        """Returns whether all workers call this within `timeout_seconds`; the same on all that do."""
+        del topic, timeout_seconds
+        return True
+
+    def experimental_distribute_dataset(self, dataset: tf.data.Dataset, options: Any = None) -> Any:
+        """Splits the batches of `dataset` over all replicas; see tf.distribute.Strategy."""
+        return super().experimental_distribute_dataset(tf_seam.with_own_memory(dataset), options)  # type: ignore[misc]
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable[..., Any], options: Any = None) -> Any:
+        """Gives each worker the batches of the data set that `dataset_fn` returns; see tf.distribute.Strategy."""
+
+        @functools.wraps(dataset_fn)
+        def with_own_memory(context: Any) -> tf.data.Dataset:
+            return tf_seam.with_own_memory(dataset_fn(context))
+
+        return super().distribute_datasets_from_function(with_own_memory, options)  # type: ignore[misc]
 
     def _check_still_valid(self) -> None:
         pass
@@ -213,7 +239,7 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         self._cluster = cluster = _cluster(cluster_resolver)
         timeout_seconds = _start_timeout_seconds(start_timeout_seconds, os.environ)
         options = communication_options or tf.distribute.experimental.CommunicationOptions()
-        limit_seconds = options.timeout_seconds or DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
+        self._limit_seconds = options.timeout_seconds or DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
         options = _without_timeout(options)
         check_device_names(devices)
         _configure_devices(os.environ)
@@ -223,7 +249,7 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             extended = tf_seam.MultiWorkerExtended(self, cluster, devices, options, timeout_seconds)
         tf.distribute.Strategy.__init__(self, extended)
         _touch(ready_file)
-        _watch_collectives(self, cluster, limit_seconds)
+        _watch_collectives(self, cluster, self._limit_seconds)
         self._agreement = agreement.Agreement(cluster, tf_seam.strategy_number(self), timeout_seconds)
         extended.agree = self._agreement.agree
         extended.agree(
@@ -248,12 +274,15 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
     def worker(self) -> int:
         return self._cluster.rank if self._cluster is not None else 0
 
-    def everyones(self, topic: str, value: Any) -> list[Any]:
-        return self._agreement.exchange(topic, value)
+    def everyones(self, topic: str, value: Any, *, within_training: bool = False) -> list[Any]:
+        return self._agreement.exchange(topic, value, self._limit_seconds if within_training else None)
+
+    def all_come(self, topic: str, timeout_seconds: float) -> bool:
+        return self._agreement.all_come(topic, timeout_seconds)
 
     def most_steps(self, steps: int | None, wanted: int | None) -> int | None:
         ours = [None if count is None else int(count) for count in (steps, wanted)]
-        everyones = self.everyones("the number of steps of an epoch", ours)
+        everyones = self.everyones("the number of steps of an epoch", ours, within_training=True)
         all_steps, all_wanted = zip(*everyones, strict=True)
         if len(set(all_wanted)) > 1:
             received = ", ".join(f"worker {rank}: {one}" for rank, one in enumerate(all_wanted))

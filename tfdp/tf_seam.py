@@ -365,9 +365,13 @@ def strategy_number(strategy: tf.distribute.Strategy) -> int:
 
 def local_replica_id(replica_context: tf.distribute.ReplicaContext) -> int:
     """Returns which of the replicas of this process runs: 0 for the first."""
+    return replica_context.strategy.extended._get_local_replica_id(replica_id(replica_context))
+
+
+def replica_id(replica_context: tf.distribute.ReplicaContext) -> int:
+    """Returns which of all replicas runs."""
     in_sync = replica_context.replica_id_in_sync_group
-    in_sync = in_sync if isinstance(in_sync, int) else int(tf.get_static_value(in_sync))
-    return replica_context.strategy.extended._get_local_replica_id(in_sync)
+    return in_sync if isinstance(in_sync, int) else int(tf.get_static_value(in_sync))
 
 
 def local_variable(variable: Any) -> Any:
@@ -676,3 +680,43 @@ def _batched_like(like: Any, examples: tf.data.Dataset, size: int) -> tf.data.Da
     if type(like).__name__ == "_PaddedBatchDataset":
         return examples.padded_batch(size, like._padded_shapes, like._padding_values)
     return examples.batch(size, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def with_own_memory(dataset: Any) -> Any:
+    """Returns a data set that shares no memory with Python.
+
+    What a Python function gives to a data set, TensorFlow takes without a copy, and may write into it later where it
+    believes to be the only one who reads it: into the arrays that the batches were views of.
+    """
+    if not isinstance(dataset, tf.data.Dataset) or not _calls_python(dataset):
+        return dataset
+    return dataset.map(_copied, num_parallel_calls=None)
+
+
+def _copied(*element: Any) -> Any:
+    element = element if len(element) > 1 else element[0]
+
+    def copy(leaf: Any) -> Any:
+        is_tensor = isinstance(leaf, tf.Tensor) and leaf.dtype.is_numpy_compatible and leaf.dtype != tf.variant
+        return tf.raw_ops.DeepCopy(x=leaf) if is_tensor else leaf
+
+    return tf.nest.map_structure(copy, element, expand_composites=True)
+
+
+def _calls_python(dataset: Any) -> bool:
+    """Whether a data set runs functions of Python, somewhere."""
+    for wrapper in dataset._functions():
+        graph = wrapper.function.graph.as_graph_def()
+        bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+        if any(node.op in _PYTHON for body in bodies for node in body):
+            return True
+    return any(map(_calls_python, dataset._inputs()))
+
+
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
+def first_copy(variable: Any) -> tf.Tensor:
+    """Returns what the first replica of this process holds of `variable`, from cross-replica context."""
+    variable = getattr(variable, "value", variable) if not isinstance(variable, tf.Variable) else variable
+    return variable.values[0].read_value() if hasattr(variable, "values") else tf.convert_to_tensor(variable)
