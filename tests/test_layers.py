@@ -163,6 +163,8 @@ def test_every_form_of_import_is_seen(source, expected):
         ("strategies", "tfdp.keras_seam"),
         ("tf_seam", "tfdp.versions"),
         ("cli", "tfdp.__version__"),
+        ("cli", "tfdp.topology.hostlists.expand"),
+        ("topology", "tfdp.topology.cluster.Cluster"),
         ("compression", "tensorflow"),
     ],
 )
@@ -182,6 +184,8 @@ def test_an_import_that_goes_down_is_fine(room, name):
         ("data", "tfdp.MirroredStrategy", "imports go down only"),
         ("data", "tfdp", "imports go down only"),
         ("topology", "tensorflow.io.gfile", "floor 0 is pure Python"),
+        ("topology", "tfdp.agreement.Agreement", "imports go down only"),
+        ("topology", "tfdp.Topology", "imports go down only"),
         ("attic", "os", "tfdp/attic has no floor: add it to FLOORS"),
     ],
 )

@@ -5,11 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "__version__", "callbacks", "compression", "data"]
+__all__ = [
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "Topology",
+    "__version__",
+    "callbacks",
+    "compression",
+    "data",
+]
 
 if TYPE_CHECKING:
     from tfdp import callbacks, compression, data
     from tfdp.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
+    from tfdp.topology import Topology
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from tfdp import strategies
 
         return getattr(strategies, name)
+    if name == "Topology":
+        from tfdp import topology
+
+        return topology.Topology
     if name in ("callbacks", "compression", "data"):
         return importlib.import_module(f"tfdp.{name}")
     raise AttributeError(f"module 'tfdp' has no attribute {name!r}. It has {', '.join(__all__)}.")

@@ -15,7 +15,11 @@ from typing import NamedTuple
 TESTS = Path(__file__).resolve().parent.parent
 
 # What would make a process a member of a cluster, or give it other devices than a test expects.
-_NOT_INHERITED = ("TF_CONFIG", "RANK", "WORLD_SIZE", "TFDP_DEVICES_PER_WORKER", "TFDP_READY_FILE", "TFDP_START_TIMEOUT")
+_NOT_INHERITED = (
+    *("TF_CONFIG", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "WORLD_SIZE"),
+    *("TFDP_TOPOLOGY", "TFDP_HOSTS", "TFDP_PORT_BASE"),
+    *("TFDP_DEVICES_PER_WORKER", "TFDP_READY_FILE", "TFDP_START_TIMEOUT"),
+)
 
 
 class Ended(NamedTuple):

@@ -18,6 +18,7 @@ from tfdp.cli.devices import visible_gpus
 from tfdp.cli.errors import LaunchError
 from tfdp.cli.report import report
 from tfdp.cli.screen import Screen, give_up_after
+from tfdp.cli.topology import topology
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -164,6 +165,7 @@ def env(
 
 app.command()(demo)
 app.command()(audit)
+app.command()(topology)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Who takes part in a training: the workers of a cluster, their order and their chief, as TF_CONFIG tells it."""
+"""Who takes part in a training: the workers of a cluster, their order and their chief."""
 
-import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,42 +51,6 @@ class Cluster:
         return f"{role} {index} ({self.addresses[rank]})"
 
 
-def cluster_from_environment(environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the cluster that TF_CONFIG describes in `environment`, or None where it describes none.
-
-    TF_CONFIG is read as services really write it: empty lists of tasks and unknown keys are ignored, an index may be a
-    string, the old role "master" counts as "chief".
-
-    Args:
-        environment: variables by name, such as `os.environ`.
-
-    Raises:
-        ValueError: TF_CONFIG is no JSON object, names no task, an index out of range, an address without a port, or a
-            role that does not train.
-    """
-    text = environment.get("TF_CONFIG", "").strip()
-    if not text:
-        return None
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"TF_CONFIG must be JSON. Received: TF_CONFIG={text!r} ({error}).") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"TF_CONFIG must be a JSON object with 'cluster' and 'task'. Received: TF_CONFIG={text!r}.")
-    if "sparseCluster" in config and not config.get("cluster"):
-        raise ValueError(
-            "TF_CONFIG must list all workers under 'cluster'; 'sparseCluster' names only some. "
-            f"Received: TF_CONFIG={text!r}."
-        )
-    cluster = config.get("cluster") or {}
-    task = config.get("task") or {}
-    if not isinstance(cluster, dict) or not isinstance(task, dict):
-        raise ValueError(f"In TF_CONFIG 'cluster' and 'task' must be JSON objects. Received: TF_CONFIG={text!r}.")
-    if not any(cluster.values()):
-        return None
-    return make_cluster(cluster, task.get("type"), task.get("index"), source=f"TF_CONFIG={text!r}")
-
-
 def make_cluster(cluster: Mapping[str, Any], task_type: str | None, task_id: Any, *, source: str) -> Cluster:
     """Returns the checked cluster of those who train.
 
@@ -97,7 +61,7 @@ def make_cluster(cluster: Mapping[str, Any], task_type: str | None, task_id: Any
         source: what the values were read from, for error messages.
 
     Raises:
-        ValueError: see `cluster_from_environment`.
+        ValueError: there is no such task, an address has no port or comes twice, or a role does not train.
     """
     jobs: dict[str, tuple[str, ...]] = {}
     for role, tasks in cluster.items():
@@ -116,7 +80,7 @@ def make_cluster(cluster: Mapping[str, Any], task_type: str | None, task_id: Any
             check_address(address, source)
     index = _task_index(task_type, task_id, len(jobs[task_type]), source)  # type: ignore[index,arg-type]
     addresses = jobs.get("chief", ()) + jobs.get("worker", ())
-    duplicates = sorted({address for address in addresses if addresses.count(address) > 1})
+    duplicates = sorted(address for address, count in Counter(addresses).items() if count > 1)
     if duplicates:
         raise ValueError(f"Every worker needs an address of its own. Received: {duplicates[0]!r} twice in {source}.")
     training = {role: jobs[role] for role in TRAINING_ROLES if role in jobs}
