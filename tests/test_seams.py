@@ -60,6 +60,7 @@ NAMES = {
     "tensorflow.python.eager.context": [
         "Context.abort_collective_ops",
         "Context.configure_coordination_service",
+        "Context.delete_config_key_value",
         "Context.get_config_key_value",
         "Context.set_config_key_value",
         "context",

@@ -1,5 +1,6 @@
 """Workers compare what they are about to do before they meet in a collective, where a difference would hang them."""
 
+import contextlib
 import itertools
 import json
 import time
@@ -85,6 +86,28 @@ class Agreement:
         except tf.errors.AlreadyExistsError:
             answer = tf_seam.read_published(f"{prefix}/answer", self._timeout_seconds)
         return answer == "all"
+
+    def leave(self, timeout_seconds: float) -> None:
+        """Waits until all workers have come out of their last collective, at most for a while.
+
+        Else a process that ends at once takes along what another one still waits for. The chief, which keeps what
+        workers write down for each other, leaves last.
+        """
+        if self._cluster is None:
+            return
+        prefix = f"tfdp/strategy {self._strategy_number}/leave {next(self._calls)}"
+        end = time.monotonic() + timeout_seconds
+        others = range(1, self._cluster.num_workers)
+        with contextlib.suppress(tf.errors.OpError):
+            if not self._cluster.is_chief:
+                tf_seam.read_published(f"{prefix}/0", timeout_seconds)
+                tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
+                return
+            tf_seam.publish(f"{prefix}/0", "")
+            for rank in others:
+                tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
+            for rank in range(self._cluster.num_workers):
+                tf_seam.unpublish(f"{prefix}/{rank}")
 
     def _exchange(self, ours: dict, peers: Iterable[int], timeout_seconds: float | None = None) -> dict[int, dict]:
         cluster = self._cluster

@@ -15,6 +15,8 @@ from tfdp.progress import Progress
 
 # How long a worker that wishes to stop waits for all others to wish so after the same step.
 _VOTE_SECONDS = 2.0
+# How long a worker waits for the others where it has what it wanted.
+_LEAVE_SECONDS = 10.0
 # Which common warnings come from: one worker's are enough.
 _LOGGERS = ("absl", "tensorflow", "tfdp")
 
@@ -49,6 +51,13 @@ def entered(strategy: Any, call: str, *, arguments: Any, is_keras_own: bool) -> 
             yield
     finally:
         _name.reset(token)
+    if not name():
+        leave(strategy)
+
+
+def leave(strategy: Any) -> None:
+    """Waits for all workers to come out of their last collective, so that one that ends now takes nothing along."""
+    strategy.leave(_LEAVE_SECONDS)
 
 
 def _check_arguments(call: str, everyones: Sequence[dict[str, Any]]) -> None:

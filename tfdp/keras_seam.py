@@ -715,13 +715,14 @@ def make_global_seeds(strategy: tf.distribute.Strategy) -> None:
     """
     made = seed_generator.global_state.get_global_attribute(seed_generator_name())
     held = getattr(getattr(made, "state", None), "_value", None)
-    if held is None or getattr(held, "distribute_strategy", None) is not strategy:
+    is_ours = held is not None and getattr(held, "distribute_strategy", None) is strategy
+    if not is_ours:
         # Made from a state of Python's random numbers that stays as it is: the weights of later layers follow from it.
         seed = random.Random(str(random.getstate())).randint(1, 10**9)
         with tf.init_scope(), strategy.scope():
-            generator = keras.random.SeedGenerator(seed, name="global_seed_generator")
-        seed_generator.global_state.set_global_attribute(seed_generator_name(), generator)
-        strategy.global_seeds = generator
+            made = keras.random.SeedGenerator(seed, name="global_seed_generator")
+        seed_generator.global_state.set_global_attribute(seed_generator_name(), made)
+    strategy.global_seeds = made  # which threads of replicas see, unlike what Keras holds in this one
 
 
 def seed_generator_name() -> str:
@@ -983,6 +984,8 @@ def _on_split_batch(
     # Keras gives the mean of the replicas' results, as if each had as many rows.
     exact = {name: float(value) for name, value in trainer.get_metrics_result().items() if not hasattr(value, "items")}
     logs = {name: exact.get(name, value) for name, value in logs.items()}
+    if original.__name__ == "test_on_batch":  # many others follow upon one of train_on_batch
+        calls.leave(strategy)
     return logs if return_dict else trainer._flatten_metrics_in_order(logs)
 
 
@@ -991,7 +994,9 @@ def _predict_on_split_batch(reducer_of: ReducerOf, original: Callable[..., Any],
     reducer = reducer_of(strategy)
     if reducer is None or reducer.num_replicas == 1:
         return original(trainer, x)
-    return original(trainer, _split_rows(strategy, x))
+    predictions = original(trainer, _split_rows(strategy, x))
+    calls.leave(strategy)
+    return predictions
 
 
 def _split_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:

@@ -130,6 +130,10 @@ class _DataParallel:
         del topic, timeout_seconds
         return True
 
+    def leave(self, timeout_seconds: float) -> None:
+        """Waits for all workers to come out of a call whose last collective they share, at most for a while."""
+        del timeout_seconds
+
     def experimental_distribute_dataset(self, dataset: tf.data.Dataset, options: Any = None) -> Any:
         """Splits the batches of `dataset` over all replicas; see tf.distribute.Strategy."""
         return super().experimental_distribute_dataset(tf_seam.with_own_memory(dataset), options)  # type: ignore[misc]
@@ -276,6 +280,9 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
 
     def everyones(self, topic: str, value: Any, *, within_training: bool = False) -> list[Any]:
         return self._agreement.exchange(topic, value, self._limit_seconds if within_training else None)
+
+    def leave(self, timeout_seconds: float) -> None:
+        self._agreement.leave(timeout_seconds)
 
     def all_come(self, topic: str, timeout_seconds: float) -> bool:
         return self._agreement.all_come(topic, timeout_seconds)

@@ -443,6 +443,11 @@ def publish(key: str, value: str) -> None:
     context.context().set_config_key_value(key, value)
 
 
+def unpublish(key: str) -> None:
+    """Forgets what was published by `key`."""
+    context.context().delete_config_key_value(key)
+
+
 def read_published(key: str, timeout_seconds: float) -> str:
     """Returns what a worker published; waits for it.
 
