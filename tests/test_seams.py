@@ -47,6 +47,7 @@ NAMES = {
     "tensorflow.python.distribute.device_util": ["canonicalize"],
     "tensorflow.python.distribute.distribute_lib": [
         "StrategyExtendedV2._replica_ctx_all_reduce",
+        "UpdateContext",
     ],
     "tensorflow.python.distribute.distribute_utils": ["regroup"],
     "tensorflow.python.distribute.input_lib": ["DistributedDatasetsFromFunction"],
@@ -118,7 +119,7 @@ ATTRIBUTES = {
         "_model_variables_moving_average",
         "_trainable_variables",
     ],
-    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": ["_distribute_strategy"],
+    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": ["_distribute_strategy", "_initial_epoch"],
     "keras.src.backend.tensorflow.trainer.TFEpochIterator": ["_distributed_dataset", "_num_batches", "_steps_seen"],
     "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ["_inputs"],
     "tensorflow.python.data.ops.shuffle_op._ShuffleDataset": ["_buffer_size", "_seed", "_seed2"],

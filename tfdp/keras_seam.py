@@ -884,6 +884,11 @@ def forget_length(consumer: Any) -> None:
     consumer._num_batches = None
 
 
+def begin_at(trainer: Any, epoch: int | None) -> None:
+    """Lets `fit`, which has begun, go on with another epoch; None for the one that it was asked for."""
+    trainer._initial_epoch = epoch
+
+
 def _begin_epoch(original: Callable[..., Any], iterator: Any) -> Any:
     data = iterator.data_adapter
     if not isinstance(data, EpochData):

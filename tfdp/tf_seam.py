@@ -382,6 +382,14 @@ def local_variable(variable: Any) -> Any:
     return variable
 
 
+def reading_own_parts() -> Any:
+    """Returns a context in which variables that are reduced over all replicas when read give this process's part.
+
+    So one worker can read them without the others, who would have to take part in the collective.
+    """
+    return distribute_lib.UpdateContext(0)
+
+
 def call_for_each_replica(strategy: tf.distribute.Strategy, function: Any, args: tuple[Any, ...]) -> Any:
     """Runs `function` on the replicas of this process, from cross-replica context, within the graph being built."""
     return strategy.extended.call_for_each_replica(function, args=args)

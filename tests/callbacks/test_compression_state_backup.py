@@ -12,7 +12,7 @@ from integration import workers
 
 import tfdp
 from tfdp.callbacks import CompressionStateBackup
-from tfdp.callbacks.compression_state_backup import _all_agree
+from tfdp.callbacks.compression_parts import all_agree
 from tfdp.callbacks.saving import iteration_of
 
 # In a process of its own, with 2 logical CPUs. Batches are 5 an epoch.
@@ -278,13 +278,13 @@ class Gathering:
 
 @pytest.mark.parametrize(("theirs", "expected"), [((10, 2), True), ((10, 0), False), ((10, 3), False)])
 def test_workers_restore_only_what_all_of_them_have_found(theirs, expected):
-    assert _all_agree(Gathering(theirs), 10, 2) is expected
-    assert not _all_agree(Gathering(theirs), 10, 0)
+    assert all_agree(Gathering(theirs), 10, 2) is expected
+    assert not all_agree(Gathering(theirs), 10, 0)
 
 
 def test_workers_whose_models_are_of_different_times_are_refused():
     with pytest.raises(ValueError, match=r"different iterations of the model.* Received: iterations \[10, 15\]"):
-        _all_agree(Gathering((15, 2)), 10, 2)
+        all_agree(Gathering((15, 2)), 10, 2)
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,17 @@ def train(source, *callbacks_of, num_batches=None):
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("num_batches", [3, 9])
-def test_a_training_goes_on_with_what_is_left_of_its_epoch(tmp_path, source, num_batches):
+@pytest.mark.parametrize(("num_batches", "save_freq"), [(3, 1), (9, 1), (9, "epoch")])
+def test_a_training_goes_on_with_what_is_left_of_its_epoch(tmp_path, source, num_batches, save_freq):
     def callbacks(data):
-        return DataPositionBackup(data, tmp_path / "data", save_freq=1)
+        return DataPositionBackup(data, tmp_path / "data", save_freq=save_freq)
 
     def model_backup(data):
-        return keras.callbacks.BackupAndRestore(tmp_path / "model", save_freq=1)
+        return keras.callbacks.BackupAndRestore(tmp_path / "model", save_freq=save_freq)
 
     expected = train(source).get_weights()
     train(source, callbacks, model_backup, num_batches=num_batches)
-    assert len(list((tmp_path / "data").iterdir())) == min(2, num_batches)
+    assert len(list((tmp_path / "data").iterdir())) == (1 if save_freq == "epoch" else 2)
     for received, weight in zip(train(source, callbacks, model_backup).get_weights(), expected, strict=True):
         np.testing.assert_array_equal(received, weight)
     assert not (tmp_path / "data").exists()

@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import keras
-
-from tfdp.callbacks.saving import SaveFrequency, checked_delete_checkpoint, checked_folder, iteration_of
+from tfdp.callbacks.saving import SavingCallback, iteration_of
+from tfdp.callbacks.whole_files import remove, remove_if_empty
 from tfdp.data.sharding import ShardedDataset
 
 _LOG = logging.getLogger("tfdp")
@@ -18,7 +17,7 @@ _NAME = re.compile(r"position-(\d+)\.json")
 _NUM_KEPT = 2
 
 
-class DataPositionBackup(keras.callbacks.Callback):
+class DataPositionBackup(SavingCallback):
     """Saves where sharded data stands beside `keras.callbacks.BackupAndRestore`.
 
     A training that was interrupted and is started again goes on with the examples of the epoch that it has not seen:
@@ -57,50 +56,24 @@ class DataPositionBackup(keras.callbacks.Callback):
             TypeError: an argument is of the wrong type.
             ValueError: an argument is out of range.
         """
-        super().__init__()
         if not isinstance(data, ShardedDataset):
             raise TypeError(f"`data` must be what `tfdp.data.shard` returns. Received: {data!r}.")
+        super().__init__(backup_dir, save_freq, delete_checkpoint)
         self._data = data
-        self._folder = checked_folder(backup_dir)
-        self._frequency = SaveFrequency(save_freq)
-        self._deletes = checked_delete_checkpoint(delete_checkpoint)
-        self._has_begun = False
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._has_begun = False
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        # Not in on_train_begin: whatever the order of the callbacks, the model has been restored by now.
-        if not self._has_begun:
-            self._has_begun = True
-            self._restore()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._frequency.is_due_after_batch(batch):
-            self._save()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._frequency.is_due_after_epoch():
-            self._save()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        if self._deletes:
-            self._keep(0)
-            with contextlib.suppress(OSError):  # not empty, or gone already
-                self._folder.rmdir()
-
-    def _save(self) -> None:
+    def save(self, *, is_epoch_over: bool) -> None:
+        position = self._data.position
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"position-{iteration_of(self.model)}.json"
         unfinished = path.with_name(f"{path.name}.{os.getpid()}.{self._data.worker}.unfinished")
         with unfinished.open("w") as file:
-            file.write(self._data.position.serialize())
+            file.write(position.serialize_after_epoch() if is_epoch_over else position.serialize())
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
         self._keep(_NUM_KEPT)
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         iteration = iteration_of(self.model)
         if not self._data.told_by_any("whether to restore a position", iteration or None):
             return
@@ -115,6 +88,10 @@ class DataPositionBackup(keras.callbacks.Callback):
                 self._folder,
             )
 
+    def delete(self) -> None:
+        self._keep(0)
+        remove_if_empty(self._folder)
+
     def _read(self, iteration: int) -> Any:
         try:
             return json.loads((self._folder / f"position-{iteration}.json").read_text())
@@ -124,8 +101,7 @@ class DataPositionBackup(keras.callbacks.Callback):
     def _keep(self, count: int) -> None:
         """Removes all files but the `count` of the last iterations."""
         for path in sorted(self._files(), key=lambda path: -_iteration_in(path))[count:]:
-            with contextlib.suppress(OSError):  # another worker was faster
-                path.unlink()
+            remove(path)
 
     def _files(self) -> list[Path]:
         with contextlib.suppress(OSError):

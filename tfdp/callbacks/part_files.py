@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from tfdp.callbacks.whole_files import flush_folder, remove, remove_if_empty
 from tfdp.compression_state import Part, deserialized, serialized
 
 _NAME = re.compile(r"part-(?P<rank>\d+)-of-(?P<num_members>\d+)\.npz(?P<unfinished>\.unfinished)?")
@@ -35,7 +36,7 @@ class PartFiles:
         written = {self._write(iteration, part) for part in parts}
         for file in _files_of(self._folder / str(iteration)):
             if self._is_own(file) and file.path not in written:
-                _remove(file.path)
+                remove(file.path)
 
     def read(self, iteration: int) -> list[Part]:
         """Returns this worker's parts, or those of all members of a group of another size.
@@ -73,10 +74,10 @@ class PartFiles:
             if int(folder.name) not in iterations:
                 for file in _files_of(folder):
                     if self._is_own(file):
-                        _remove(file.path)
-                _remove_if_empty(folder)
+                        remove(file.path)
+                remove_if_empty(folder)
         if not iterations:
-            _remove_if_empty(self._folder)
+            remove_if_empty(self._folder)
 
     def _write(self, iteration: int, part: Part) -> Path:
         path = self._folder / str(iteration) / f"part-{part.rank}-of-{part.num_members}.npz"
@@ -86,7 +87,7 @@ class PartFiles:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
         return path
 
     def _is_own(self, file: _File) -> bool:
@@ -127,23 +128,3 @@ def _create(path: Path) -> BinaryIO:
             return path.open("wb")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("wb")
-
-
-def _flush_folder(folder: Path) -> None:
-    """Makes a new name in the folder last, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # gone already, or in use on a network file system: the next time, then
-        path.unlink()
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()

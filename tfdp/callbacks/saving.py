@@ -38,6 +38,56 @@ class SaveFrequency:
         return self._save_freq == "epoch"
 
 
+class SavingCallback(keras.callbacks.Callback):
+    """A callback that saves beside Keras's backup of a model, and restores when that has been restored."""
+
+    def __init__(self, backup_dir: Any, save_freq: str | int, delete_checkpoint: bool) -> None:
+        """Checks the arguments that these callbacks have in common.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is out of range.
+        """
+        super().__init__()
+        self._folder = checked_folder(backup_dir)
+        self._frequency = SaveFrequency(save_freq)
+        self._deletes = checked_delete_checkpoint(delete_checkpoint)
+        self._has_begun = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._has_begun = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        # Not in on_train_begin: whatever the order of the callbacks, the model has been restored by now.
+        if not self._has_begun:
+            self._has_begun = True
+            self.restore()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._frequency.is_due_after_batch(batch):
+            self.save(is_epoch_over=False)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._frequency.is_due_after_epoch():
+            self.save(is_epoch_over=True)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._deletes:
+            self.delete()
+
+    def save(self, *, is_epoch_over: bool) -> None:
+        """Saves what belongs to the model as it is now, within an epoch of `fit` or at its end."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Restores what belongs to the model as it is now."""
+        raise NotImplementedError
+
+    def delete(self) -> None:
+        """Removes all that was saved."""
+        raise NotImplementedError
+
+
 def iteration_of(model: keras.Model) -> int:
     """Returns how many updates a model has had."""
     optimizer = getattr(model, "optimizer", None)

@@ -345,6 +345,13 @@ class ShardedDataset(keras_seam.EpochData):
             "own_streams": options.own_streams,
         }
 
+    def _state_after_epoch(self) -> dict[str, Any]:
+        """Returns the state once Keras has ended an epoch, which may not know that no batches are left."""
+        cuts_epochs = self._consumer is not None and self._consumer.steps_per_epoch
+        if cuts_epochs or not self._current_legs()[-1].num_steps:
+            return self._state()  # Keras goes on within this epoch, or has begun the next one
+        return {**self._state(), "epoch": self._epoch + 1, "legs": []}
+
     def _restore(self, state: dict[str, Any]) -> None:
         if state["by"] == "files" and not self._source.part_sizes:
             raise ValueError("The position is one of files. Received: data without files: not those of before.")
@@ -370,6 +377,10 @@ class Position(tf.train.experimental.PythonState):
     def serialize(self) -> str:
         """Returns it as JSON."""
         return json.dumps(self._data._state())
+
+    def serialize_after_epoch(self) -> str:
+        """Returns it as JSON where `fit` has come to the end of an epoch: that of the next one."""
+        return json.dumps(self._data._state_after_epoch())
 
     def deserialize(self, string_value: bytes | str) -> None:
         """Lets the data go on where it stood; within an epoch with what is left of it."""
