@@ -13,7 +13,7 @@ import tfdp
 START = """
 import functools, pathlib, sys
 import tensorflow as tf
-import tfdp, trainings
+import tfdp, together, trainings
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
@@ -25,7 +25,7 @@ ON_TWO_DEVICES = """
 make_strategy = functools.partial(tfdp.MirroredStrategy, ["/cpu:0", "/cpu:1"])
 trainings.record_all(folder / "2 devices", make_strategy())
 trainings.record_compression(folder / "2 devices", make_strategy)
-for function in (
+for function in (together.masks, together.unseeded,
     trainings.unsynchronized_batch_normalization, trainings.refusal_of_jit_compile, trainings.sums_of_two_dtypes,
     trainings.refusals_of_what_was_created_outside
 ):
@@ -62,6 +62,15 @@ def results(tmp_path_factory):
     if any(process.status != 0 for process in ended):
         (folder / "how it ended").write_text(workers.report(ended))
     return folder
+
+
+def test_each_replica_draws_random_numbers_of_its_own_and_the_same_in_each_run(results):
+    drawn = trainings.recorded(results / "2 devices", "masks")
+    assert (drawn["masks"][0] != drawn["masks"][1]).any()
+    assert (drawn["masks"] != drawn["masks_of_next_step"]).any()
+    np.testing.assert_array_equal(drawn["masks"], drawn["masks_again"])
+    numbers = trainings.recorded(results / "2 devices", "unseeded")["numbers"]
+    assert (numbers[0] != numbers[1]).all()
 
 
 def test_all_trainings_ran_to_their_end(results):

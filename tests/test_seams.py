@@ -1,6 +1,7 @@
 """The private names of TensorFlow and Keras that tfdp leans on are there, and all of them are in the tables below."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -57,7 +58,7 @@ NAMES = {
         "MirroredStrategy._collective_key_base",
     ],
     "tensorflow.python.distribute.multi_worker_util": ["coordination_leader"],
-    "tensorflow.python.distribute.values": ["DistributedVariable._get_replica", "Mirrored"],
+    "tensorflow.python.distribute.values": ["DistributedVariable._get_replica", "Mirrored", "MirroredVariable"],
     "tensorflow.python.eager.context": [
         "Context.abort_collective_ops",
         "Context.configure_coordination_service",
@@ -286,7 +287,8 @@ def test_a_name_of_keras_that_is_gone_is_said_before_anything_is_replaced(monkey
     monkeypatch.delattr(optimizer, "_all_reduce_sum_gradients")
     replaced = []
     monkeypatch.setattr(keras_seam, "_replace", lambda *arguments: replaced.append(arguments))
-    for function in (keras_seam.check, lambda: keras_seam.install(lambda strategy: None, None), tfdp.MirroredStrategy):
+    install = functools.partial(keras_seam.install, lambda strategy: None, None, None)
+    for function in (keras_seam.check, install, tfdp.MirroredStrategy):
         with pytest.raises(RuntimeError) as raised:
             function()
         assert f"names of Keras that Keras {keras.__version__} does not have" in str(raised.value)

@@ -6,6 +6,7 @@ worker. `TRAININGS` is the table; a new training joins by a decorated function.
 
 import contextlib
 import functools
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -1294,6 +1295,311 @@ def sharded_data_of_49_rows_in_batches_of_16(strategy):
     return arrays
 
 
+# Inputs of every kind
+
+
+def inputs_of_several_dtypes():
+    inputs = {
+        "word": keras.Input((1,), dtype="string", name="word"),
+        "number": keras.Input((2,), dtype="int64", name="number"),
+        "flag": keras.Input((1,), dtype="bool", name="flag"),
+        "pixels": keras.Input((3, 3), dtype="uint8", name="pixels"),
+        "x": keras.Input((8,), name="x"),
+    }
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
+    embedded = keras.layers.Embedding(5, 2, embeddings_initializer="ones")(lookup(inputs["word"]))
+    joined = keras.layers.Concatenate()(
+        [
+            keras.layers.Flatten()(embedded),
+            keras.layers.Rescaling(0.1)(inputs["number"]),
+            keras.layers.Rescaling(1.0)(inputs["flag"]),
+            keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs["pixels"])),
+            dense(4, 1, activation="tanh")(inputs["x"]),
+        ]
+    )
+    outputs = {"line": dense(1, 2, name="line")(joined), "kind": dense(3, 3, activation="softmax", name="kind")(joined)}
+    return keras.Model(inputs, outputs)
+
+
+@training()
+def dictionaries_of_several_dtypes(strategy):
+    generator = np.random.default_rng(0)
+    x, y = regression(21)
+    features = {
+        "word": np.array(list("abcz") * 6)[:21, np.newaxis],
+        "number": generator.integers(0, 9, (21, 2)),
+        "flag": generator.integers(0, 2, (21, 1)) > 0,
+        "pixels": generator.integers(0, 256, (21, 3, 3)).astype("uint8"),
+        "x": x,
+    }
+    targets = {"line": y, "kind": np.arange(21) % 3}
+    weights = {"line": np.linspace(0.5, 1.5, 21), "kind": np.linspace(2.0, 0.0, 21)}
+    losses = {"line": "mse", "kind": "sparse_categorical_crossentropy"}
+    model = compiled(
+        strategy, inputs_of_several_dtypes, lambda: keras.optimizers.SGD(0.05), loss=losses, metrics={"line": ["mae"]}
+    )
+    tensors = {**features, "word": tf.constant(features["word"])}
+    data = tf.data.Dataset.from_tensor_slices((tensors, targets, weights)).batch(8)
+    history = model.fit(data, epochs=2, verbose=0)
+    predicted = model.predict(data.map(lambda x, y, weight: x), verbose=0)
+    return outcome(model, history, evaluated=model.evaluate(data, verbose=0), **predicted)
+
+
+class OfRows(keras.Model):
+    """Takes rows that are ragged or sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = dense(1, 1)
+
+    def build(self, shape):
+        self.line.build((None, 8))
+
+    def call(self, x):
+        if isinstance(x, tf.RaggedTensor):
+            x = x.to_tensor(shape=[None, 8])
+        return self.line(tf.sparse.to_dense(x) if isinstance(x, tf.SparseTensor) else x)
+
+
+@training()
+def ragged_and_sparse_rows(strategy):
+    x, y = regression(21)
+    lengths = [1 + row % 7 for row in range(21)]
+    ragged = tf.RaggedTensor.from_row_lengths(np.concatenate([x[i, : lengths[i]] for i in range(21)]), lengths)
+    sparse = tf.sparse.from_dense(np.where(np.abs(x) > 1, x, 0))
+    arrays = {}
+    for name, rows in {"ragged": ragged, "sparse": sparse}.items():
+        with scope(strategy):
+            model = OfRows()
+            model.build((None, 8))
+            model.compile(keras.optimizers.SGD(0.05), "mse")
+        history = model.fit(tf.data.Dataset.from_tensor_slices((rows, y)).batch(8), epochs=2, verbose=0)
+        arrays |= {f"{name}_{key}": value for key, value in outcome(model, history).items()}
+    return arrays
+
+
+class Slices(keras.utils.PyDataset):
+    """Gives parts of an array as they are, not copies of them."""
+
+    def __init__(self, x, y, size, **options):
+        super().__init__(**options)
+        self.x, self.y, self.size = x, y, size
+
+    def __len__(self):
+        return (len(self.x) + self.size - 1) // self.size
+
+    def __getitem__(self, index):
+        part = slice(index * self.size, (index + 1) * self.size)
+        return self.x[part], self.y[part]
+
+
+@training()
+def python_gives_the_data(strategy):
+    """As a PyDataset, with threads of its own too, and as generators that end and that do not."""
+    x, y = regression(NUM_ROWS - 11)
+    before = x.copy(), y.copy()
+
+    def batches():
+        slices = Slices(x, y, BATCH_SIZE)
+        yield from (slices[index] for index in range(len(slices)))
+
+    def endless():
+        while True:
+            yield from batches()
+
+    sources = {
+        "dataset": (lambda: Slices(x, y, BATCH_SIZE), {}),
+        "threads": (lambda: Slices(x, y, BATCH_SIZE, workers=2), {}),
+        "finite": (batches, {"epochs": 1}),
+        "endless": (endless, {"steps_per_epoch": 4}),
+    }
+    arrays = {}
+    for name, (source, options) in sources.items():
+        model = compiled(strategy)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the generator has come to its end
+            history = model.fit(source(), **{"epochs": 2, "shuffle": False, "verbose": 0, **options})
+        arrays |= {f"{name}_{key}": value for key, value in outcome(model, history).items()}
+    changed = sum(float(np.abs(now - then).max()) for now, then in zip((x, y), before, strict=True))
+    return {**arrays, "changed_by_training": changed}
+
+
+@training()
+def data_of_unknown_length(strategy):
+    """Whose batches have one static shape, so that counting them does not look at them, and with what counts steps."""
+    x, y = regression(96)
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([4, 8], [0.1, 0.01, 0.001])
+    model = compiled(strategy, make_optimizer=lambda: keras.optimizers.SGD(schedule))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(32, drop_remainder=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        history = model.fit(data, epochs=3, verbose=0)
+    # Without a strategy, the losses are those of the epoch times 3 / 4: Keras counts a step more than it made.
+    losses = np.array(history.history["loss"]) * (1.0 if strategy is not None else 4 / 3)
+    return {**outcome(model), "losses": losses, "iterations": int(model.optimizer.iterations)}
+
+
+# Losses, logs and variables of a user's own
+
+
+class OwnLoss(keras.Model):
+    """Takes means over its rows, without a loss of Keras."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(keras.ops.square(y_pred - y)) + keras.ops.sum(self.losses)
+
+
+class AddedLoss(keras.Model):
+    """Adds a mean over its rows to the loss that it was compiled with."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        own = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        return own + 0.3 * keras.ops.mean(keras.ops.square(y_pred))
+
+
+class OwnStep(OwnLoss):
+    """Tells in its logs what it finds in its rows."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(x=x, y=y, y_pred=predicted)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss, "distance": keras.ops.mean(keras.ops.abs(predicted - y)), "twice": 2.0 * loss}
+
+
+def losses_of_its_own_with(strategy, *, run_eagerly):
+    arrays = {}
+    for kind in (OwnLoss, AddedLoss, OwnStep):
+
+        def make_model(kind=kind):
+            x = keras.Input((8,))
+            return kind(x, dense(1, 2)(dense(16, 1, activation="tanh", kernel_regularizer="l2")(x)))
+
+        options = {"loss": None if kind is OwnLoss else "mse", "metrics": None, "run_eagerly": run_eagerly}
+        model = compiled(strategy, make_model, **options)
+        history = fit(model, *regression(NUM_ROWS - 11), epochs=1)
+        if run_eagerly:
+            history.history.pop("twice", None)  # tfdp sees only in a graph that it is made of the loss
+        arrays |= {f"{kind.__name__} {key}": value for key, value in outcome(model, history).items()}
+    return arrays
+
+
+@training()
+def losses_of_its_own(strategy):
+    return losses_of_its_own_with(strategy, run_eagerly=False)
+
+
+@training()
+def losses_of_its_own_run_eagerly(strategy):
+    return losses_of_its_own_with(strategy, run_eagerly=True)
+
+
+class Remembering(keras.layers.Layer):
+    """Keeps a moving average of its inputs, how many rows it has seen, and in how many steps."""
+
+    def build(self, shape):
+        options = {"initializer": "zeros", "trainable": False}
+        self.average = self.add_weight(shape=(shape[-1],), name="average", **options)
+        self.num_rows = self.add_weight(shape=(), name="num_rows", aggregation="sum", **options)
+        self.num_steps = self.add_weight(shape=(), dtype="int32", name="num_steps", **options)
+
+    def call(self, x, training=False):
+        if training:
+            self.average.assign(0.9 * self.average + 0.1 * keras.ops.mean(x, axis=0))
+            self.num_rows.assign_add(keras.ops.cast(keras.ops.shape(x)[0], "float32"))
+            self.num_steps.assign_add(1)
+        return x
+
+
+@training()
+def variables_of_a_layer(strategy):
+    model = compiled(strategy, lambda: keras.Sequential([keras.Input((8,)), Remembering(), dense(1, 1)]))
+    history = fit(model, *regression(NUM_ROWS - 11), epochs=2)
+    return outcome(model, history)
+
+
+class Largest(keras.metrics.Metric):
+    """The sum of squared errors, and how many were larger than one."""
+
+    def __init__(self, name="largest"):
+        super().__init__(name=name)
+        self.total = self.add_variable(shape=(), initializer="zeros", name="total")
+        self.count = self.add_variable(shape=(), initializer="zeros", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        errors = keras.ops.square(y_true - y_pred)
+        self.total.assign_add(keras.ops.sum(errors))
+        self.count.assign_add(keras.ops.sum(keras.ops.cast(errors > 0.25, "float32")))
+
+    def result(self):
+        return self.total / (1.0 + self.count)
+
+
+@training()
+def metrics_of_scores(strategy):
+    """Scores .1 to .95 of labels 0 and 1, in batches of 4: by hand, the AUC is .84 and the accuracy .8."""
+    scores = np.array([0.1, 0.9, 0.8, 0.3, 0.6, 0.4, 0.7, 0.2, 0.95, 0.05], "float32")[:, np.newaxis]
+    labels = np.array([0, 1, 0, 1, 1, 0, 1, 0, 1, 0], "float32")[:, np.newaxis]
+
+    def metrics():
+        kinds = ("AUC", "BinaryAccuracy", "TruePositives", "Precision", "Recall", "RootMeanSquaredError", "R2Score")
+        options = {"AUC": {"num_thresholds": 2000}}
+        made = [getattr(keras.metrics, kind)(name=kind, **options.get(kind, {})) for kind in kinds]
+        return [*made, keras.metrics.F1Score(threshold=0.5, name="F1Score"), Largest()]
+
+    def identity():
+        x = keras.Input((1,))
+        return keras.Model(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(x))
+
+    with scope(strategy):
+        model = identity()
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=metrics())
+    evaluated = model.evaluate(scores, labels, batch_size=4, verbose=0, return_dict=True)
+    history = model.fit(scores, labels, batch_size=4, epochs=1, shuffle=False, verbose=0)
+    in_order = {f"predicted_{size}": model.predict(scores, batch_size=size, verbose=0) for size in (3, 4, 11)}
+    return {**evaluated, **outcome(model, history), **in_order}
+
+
+# Saving
+
+
+@training(tolerance=ADAM)
+def saved_and_loaded(strategy):
+    """Goes on from a file with the optimizer where it stood, without the strategy and within it; see B54 for values."""
+    x, y = regression(8, 4, seed=5)
+    arrays = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model = compiled(strategy, lambda: mlp(4, 3), lambda: keras.optimizers.Adam(0.1))
+
+        def go_on(model):
+            history = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+            return np.array(history.history["loss"])
+
+        go_on(model)
+        model.save(f"{folder}/model.keras")
+        model.save_weights(f"{folder}/model.weights.h5")
+        checkpoint = tf.train.Checkpoint(model=model).save(f"{folder}/checkpoint")
+        model.export(f"{folder}/exported", verbose=False)
+        exported = tf.saved_model.load(f"{folder}/exported")
+        arrays["served"] = exported.serve(x)
+        arrays["iterations"] = int(model.optimizer.iterations)
+        with scope(strategy):
+            loaded = keras.models.load_model(f"{folder}/model.keras")
+            other = compiled(strategy, lambda: mlp(4, 3), lambda: keras.optimizers.Adam(0.1))
+            other.optimizer.build(other.trainable_variables)
+        tf.train.Checkpoint(model=other).restore(checkpoint).assert_existing_objects_matched()
+        by_weights = compiled(strategy, lambda: mlp(4, 3))
+        by_weights.load_weights(f"{folder}/model.weights.h5")
+        arrays["by_weights"] = flat(by_weights.weights)
+        plain = keras.models.load_model(f"{folder}/model.keras")
+        trained = {"on": model, "loaded": loaded, "checkpoint": other, "plain": plain}
+        losses = {name: go_on(one) for name, one in trained.items()}
+    return {**arrays, **{f"losses_{name}": values for name, values in losses.items()}}
+
+
 TRAININGS["moving_average_that_overwrites_with_gradient_accumulation"] = Training(
     accumulating(mlp, regression, use_ema=True, ema_overwrite_frequency=3), SGD
 )
@@ -1325,6 +1631,10 @@ def rows_that_are_seen_in_a_shuffled_epoch(strategy):
 
 # What two replicas have shown of kinds of models, and of each variable by itself, needs no showing on four.
 _ON_TWO_REPLICAS_ONLY = {
+    "ragged_and_sparse_rows",
+    "python_gives_the_data",
+    "data_of_unknown_length",
+    "losses_of_its_own",
     "adam",
     "two_optimizers",
     "data_set_with_repeat_and_steps_per_epoch",
@@ -1362,6 +1672,7 @@ _ON_TWO_REPLICAS_ONLY = {
 }
 # Features whose arithmetic is that of a replica, or of a reduction that others show.
 _ON_ONE_MACHINE_ONLY = {
+    "losses_of_its_own_run_eagerly",
     "jit_compile_left_to_keras",
     "steps_per_execution_with_uneven_batches",
     "validation_split_with_uneven_batches",

@@ -1,10 +1,8 @@
 """Workers compare what they are about to do before they meet in a collective, where a difference would hang them."""
 
 import contextlib
-import itertools
 import json
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,8 +24,7 @@ class Agreement:
         """
         self._cluster = cluster if cluster is not None and cluster.num_workers > 1 else None
         self._strategy_number, self._timeout_seconds = strategy_number, timeout_seconds
-        self._calls = itertools.count()
-        self._votes: Counter[str] = Counter()
+        self._num_calls = 0
 
     def agree(self, topic: str, lines: Sequence[str], names: Sequence[str] = ()) -> None:
         """Returns where the workers' next calls have the same topic and lines.
@@ -66,13 +63,12 @@ class Agreement:
         Those that do call it get the same answer: the first one to know it writes it down for all.
 
         Args:
-            topic: what is called for; a worker calls it as often as those that it means to meet.
+            topic: what is called for; those that are meant to meet have exchanged as much before as this worker.
             timeout_seconds: how long to wait for all others together.
         """
         if self._cluster is None:
             return True
-        self._votes[topic] += 1
-        prefix = f"tfdp/strategy {self._strategy_number}/vote {topic}/{self._votes[topic]}"
+        prefix = f"tfdp/strategy {self._strategy_number}/vote {self._num_calls}/{topic}"
         tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
         end = time.monotonic() + timeout_seconds
         try:
@@ -95,7 +91,7 @@ class Agreement:
         """
         if self._cluster is None:
             return
-        prefix = f"tfdp/strategy {self._strategy_number}/leave {next(self._calls)}"
+        prefix = f"tfdp/strategy {self._strategy_number}/leave {self._next_call()}"
         end = time.monotonic() + timeout_seconds
         others = range(1, self._cluster.num_workers)
         with contextlib.suppress(tf.errors.OpError):
@@ -113,7 +109,7 @@ class Agreement:
         cluster = self._cluster
         assert cluster is not None
         seconds = timeout_seconds or self._timeout_seconds
-        prefix = f"tfdp/strategy {self._strategy_number}/agreement {next(self._calls)}"
+        prefix = f"tfdp/strategy {self._strategy_number}/agreement {self._next_call()}"
         tf_seam.publish(f"{prefix}/{cluster.rank}", json.dumps(ours))
         received = {}
         for rank in peers:
@@ -131,6 +127,10 @@ class Agreement:
                 )
             received[rank] = theirs
         return received
+
+    def _next_call(self) -> int:
+        self._num_calls += 1
+        return self._num_calls
 
     def _where(self, rank: int) -> str:
         assert self._cluster is not None

@@ -89,8 +89,11 @@ _is_partial_sum = contextvars.ContextVar("is_partial_sum", default=False)
 _in_trainer_step = contextvars.ContextVar("in_trainer_step", default=False)
 # What a step has written so far, and the losses that it has scaled by its replica's share.
 _written: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("written", default=None)
+# The trainer that `fit` is about to get its data for.
+_fitted: contextvars.ContextVar[Any] = contextvars.ContextVar("fitted", default=None)
 _is_scaled_later = contextvars.ContextVar("is_scaled_later", default=False)
 _scaled: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("scaled", default=None)
+_unscaled: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("unscaled", default=None)
 
 
 def check() -> None:
@@ -108,7 +111,7 @@ def check() -> None:
         )
 
 
-def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
+def install(reducer_of: ReducerOf, share: Callable[..., Any], adapt: Callable[..., Any]) -> None:
     """Makes Keras train through tfdp under strategies of tfdp, and leaves it as it is under all others.
 
     Doing it again changes nothing.
@@ -116,6 +119,7 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
     Args:
         reducer_of: returns what reduces a strategy's gradients, or None for a strategy that is not tfdp's.
         share: `tfdp.data.shard`.
+        adapt: (callbacks, strategy) -> those that several workers should use, such as `callbacks.habits.adapted`.
     """
     check()
     optimizer, trainer = keras_optimizer.TFOptimizer, keras_trainer.TensorFlowTrainer
@@ -132,10 +136,13 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any]) -> None:
         (trainer, "test_on_batch", functools.partial(_on_split_batch, reducer_of)),
         (trainer, "predict_on_batch", functools.partial(_predict_on_split_batch, reducer_of)),
         (data_adapters, "is_tf_dataset", _is_tf_dataset),
-        (trainer, "fit", functools.partial(_call_together, reducer_of, "fit")),
-        (trainer, "evaluate", functools.partial(_call_together, reducer_of, "evaluate")),
-        (trainer, "predict", functools.partial(_call_together, reducer_of, "predict")),
+        (trainer, "fit", functools.partial(_call_together, reducer_of, adapt, "fit")),
+        (trainer, "evaluate", functools.partial(_call_together, reducer_of, adapt, "evaluate")),
+        (trainer, "predict", functools.partial(_call_together, reducer_of, adapt, "predict")),
         (trainer, "compute_loss", _note_loss),
+        (keras.metrics.Mean, "update_state", _update_mean),
+        (keras_variables.Variable, "assign_add", functools.partial(_add_to_sum, reducer_of, 1)),
+        (keras_variables.Variable, "assign_sub", functools.partial(_add_to_sum, reducer_of, -1)),
         (keras_trainer, "reduce_per_replica", functools.partial(_mean_of_workers, reducer_of)),
         (seed_generator, "global_seed_generator", functools.partial(_global_seeds, reducer_of)),
         (keras.random.SeedGenerator, "next", functools.partial(_seed_of_replica, reducer_of)),
@@ -398,9 +405,19 @@ def _unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
     if share is None:
         return original(value)
     if value.shape.rank:  # a loss that is not reduced: its gradient is that of a sum, and shown is a mean
-        return tf.where(share.rows > 0, tf.reduce_mean(value), tf.zeros([], value.dtype))
-    value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
-    return tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
+        value = tf.reduce_mean(value)
+    elif not _is_scaled_later.get():
+        value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
+    value = tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
+    return _noted_in(_unscaled, value)
+
+
+def _update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
+    """Weighs the loss of one output by its replica's share where Keras counts each batch once, of any size."""
+    share = _share.get()
+    if share is not None and sample_weight is None and any(values is one for one in _unscaled.get() or ()):
+        sample_weight = tf.cast(share.rows, tf.float32) / tf.cast(share.total, tf.float32)
+    return original(metric, values, sample_weight)
 
 
 def _add_sum_over_rows(original: Callable[..., Any], layer: Any, loss: Any) -> None:
@@ -503,7 +520,15 @@ class _TrainerStep:
             share = self._noted_share(data)
             if tf.distribute.get_strategy().num_replicas_in_sync == 1:
                 return self._step_function(data)
-            with _set(_share, share), _set(_in_trainer_step, True), _set(_written, []), _set(_scaled, []):
+            with contextlib.ExitStack() as stack:
+                for variable, value in (
+                    (_share, share),
+                    (_in_trainer_step, True),
+                    (_written, []),
+                    (_scaled, []),
+                    (_unscaled, []),
+                ):
+                    stack.enter_context(_set(variable, value))
                 outputs = self._step_function(data)
                 _bring_together(self._trainer)
                 return outputs if self._is_keras_own else self._weighted(outputs)
@@ -579,17 +604,19 @@ def _note_loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _noted(loss: Any) -> Any:
-    losses = _scaled.get()
-    if losses is not None:
-        losses.append(loss)
-    return loss
+    return _noted_in(_scaled, loss)
+
+
+def _noted_in(variable: contextvars.ContextVar[list[Any] | None], value: Any) -> Any:
+    noted = variable.get()
+    if noted is not None:
+        noted.append(value)
+    return value
 
 
 def _note_write(original: Callable[..., Any], variable: Any, value: Any) -> None:
     original(variable, value)
-    written = _written.get()
-    if written is not None:
-        written.append(variable)
+    _noted_in(_written, variable)
 
 
 def _make_weighted_function(
@@ -685,15 +712,36 @@ def _bring_together(trainer: Any) -> None:
 
     def part(value: tf.Tensor) -> tf.Tensor:
         if not value.dtype.is_floating:
-            return value if is_first else tf.zeros_like(value)
+            return tf.identity(value) if is_first else tf.zeros_like(value)
         if share is None:
             return value / context.num_replicas_in_sync
         return _zero_without_rows(value, share) * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
 
-    values = [part(tf.convert_to_tensor(variable.value)) for variable in written.values()]
-    totals = context.all_reduce(tf.distribute.ReduceOp.SUM, values)
-    for variable, total in zip(written.values(), totals, strict=True):
-        tf_seam.local_variable(variable.value).assign(total)
+    by_dtype: dict[str, list[Any]] = {}
+    for variable in written.values():
+        by_dtype.setdefault(variable.value.dtype.name, []).append(variable)
+    for variables in by_dtype.values():
+        values = [part(tf.convert_to_tensor(variable.value)) for variable in variables]
+        totals = context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+        for variable, total in zip(variables, totals, strict=True):
+            tf_seam.local_variable(variable.value).assign(total)
+
+
+def _add_to_sum(
+    reducer_of: ReducerOf, sign: int, original: Callable[..., Any], variable: Any, value: Any, *args: Any
+) -> Any:
+    """Adds the sum over all replicas to a variable with `aggregation="sum"`, such as a count of rows.
+
+    Keras assigns the sum over replicas of what the variable and each value add up to.
+    """
+    context = tf.distribute.get_replica_context()
+    ours = context is not None and reducer_of(context.strategy) is not None
+    if not ours or variable.aggregation != "sum" or not tf_seam.is_mirrored(variable.value):
+        return original(variable, value, *args)
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(value, variable.value.dtype))
+    local = tf_seam.local_variable(variable.value)
+    local.assign(local + sign * total)
+    return variable.value
 
 
 def _mean_of_workers(
@@ -769,11 +817,34 @@ def _made_progress(trainer: Any) -> Progress:
 
 
 def _call_together(
-    reducer_of: ReducerOf, call: str, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any
+    reducer_of: ReducerOf,
+    adapt: Callable[..., Any],
+    call: str,
+    original: Callable[..., Any],
+    trainer: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     strategy = trainer.distribute_strategy
-    if reducer_of(strategy) is None or strategy.num_workers == 1:
+    if reducer_of(strategy) is None:
         return original(trainer, *args, **kwargs)
+    if call == "fit":
+        vars(trainer).pop("_tfdp_training_data", None)
+    with _set(_fitted, trainer if call == "fit" else None):
+        if strategy.num_workers == 1:
+            return original(trainer, *args, **kwargs)
+        return _call_on_all(strategy, adapt, call, original, trainer, *args, **kwargs)
+
+
+def _call_on_all(
+    strategy: Any,
+    adapt: Callable[..., Any],
+    call: str,
+    original: Callable[..., Any],
+    trainer: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     is_keras_own = bool(kwargs.get("_use_cached_eval_dataset"))
     given = inspect.signature(original).bind(trainer, *args, **kwargs)
     if strategy.worker > 0:
@@ -783,21 +854,24 @@ def _call_together(
     with calls.entered(strategy, call, arguments=same, is_keras_own=is_keras_own):
         if call != "fit":
             return original(*given.args, **given.kwargs)
-        with _together(strategy, trainer, given.arguments):
+        with _together(strategy, trainer, adapt, given.arguments):
             return original(*given.args, **given.kwargs)
 
 
 @contextlib.contextmanager
-def _together(strategy: Any, trainer: Any, arguments: dict[str, Any]) -> Iterator[None]:
-    """Adds the callback that keeps workers together, as the last one."""
+def _together(strategy: Any, trainer: Any, adapt: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[None]:
+    """Adapts the callbacks to several workers, and adds the one that keeps them together, as the last one."""
     together = calls.Together(strategy, progress_of, _weights_of)
     callbacks: Any = arguments.get("callbacks")
     own_list = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
     if own_list is not None:
+        adapt(own_list, strategy)
         together.set_model(trainer)
-        own_list.append(together)
+        together.set_params(own_list.params)
+        own_list.callbacks.append(together)
     else:
-        arguments["callbacks"] = [*(keras.tree.flatten(callbacks) if callbacks else ()), together]
+        given = keras.tree.flatten(callbacks) if callbacks else []
+        arguments["callbacks"] = [*adapt(given, strategy), together]
     vars(trainer)["_tfdp_together"] = together
     try:
         yield
@@ -928,6 +1002,9 @@ def _share_data(
             shuffle = False
         elif isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
             x = _in_one_order(x, class_weight, distribute_strategy, share)
+    fitted = _fitted.get()
+    if fitted is not None:  # what it validates on comes later
+        vars(fitted).setdefault("_tfdp_training_data", x if isinstance(x, EpochData) else None)
     original(
         iterator,
         distribute_strategy,

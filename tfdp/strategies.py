@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdp import agreement, deadline, keras_seam, tf_seam, topology, versions, watchdog
 from tfdp import compression as compression_lib
 from tfdp.buckets import DEFAULT_BUCKET_BYTES
+from tfdp.callbacks.habits import adapted
 from tfdp.collectives import ClusterCommunicator, StrategyCommunicator
 from tfdp.compression import describe
 from tfdp.compression_state import CompressionState
@@ -197,7 +198,7 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
         self._reducer = GradientReducer(
             communicators, compressor, bucket_bytes, agree=lambda topic, lines, names=(): None
         )
-        keras_seam.install(_reducer_of, shard)
+        keras_seam.install(_reducer_of, shard, adapted)
 
 
 class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirroredStrategy):
@@ -268,7 +269,7 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         self._reducer = GradientReducer(
             _communicators(self, options), compressor, bucket_bytes, extended.agree, self._agreement.exchange
         )
-        keras_seam.install(_reducer_of, shard)
+        keras_seam.install(_reducer_of, shard, adapted)
 
     @property
     def num_workers(self) -> int:

@@ -431,6 +431,11 @@ def is_distributed(variable: tf.Variable) -> bool:
     return isinstance(variable, values.DistributedVariable)
 
 
+def is_mirrored(variable: tf.Variable) -> bool:
+    """Returns whether all replicas hold copies of `variable` that are the same at any time."""
+    return isinstance(variable, values.MirroredVariable)
+
+
 def plain_variable(initial_value: Any, *, trainable: bool = False) -> tf.Variable:
     """Returns a variable of this process alone, on the current device, whatever strategy is in scope."""
     return resource_variable_ops.ResourceVariable(initial_value, trainable=trainable)

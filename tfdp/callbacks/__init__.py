@@ -6,6 +6,7 @@ from tfdp.callbacks.csv_logger import CSVLogger
 from tfdp.callbacks.data_position_backup import DataPositionBackup
 from tfdp.callbacks.model_checkpoint import ModelCheckpoint
 from tfdp.callbacks.tensor_board import TensorBoard
+from tfdp.callbacks.throughput_monitor import ThroughputMonitor
 
 __all__ = [
     "BackupAndRestore",
@@ -14,4 +15,5 @@ __all__ = [
     "DataPositionBackup",
     "ModelCheckpoint",
     "TensorBoard",
+    "ThroughputMonitor",
 ]
