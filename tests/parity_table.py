@@ -230,11 +230,16 @@ Made with {versions}, on CPU devices of {processor}.
 - A loss that a user's function returns as a scalar, and one of `add_loss`, counts as the mean over a replica's rows. A
   sum over rows is weighted as if it were a mean. (Activity regularizers are right, of older Keras too.)
 - `jit_compile=True` with several replicas on CPUs is refused: XLA has no collectives there. `"auto"` trains.
+- Dropout masks and augmentation are drawn by each replica, and so are others than those of one device.
+- `evaluate` and `predict` on the chief alone are an error on all workers.
+- Variables that layers write in a step become the mean over the replicas, by rows; counts of rows want
+  `aggregation="sum"`. See [strategies](strategies.md#steps-losses-and-variables-of-your-own).
+- Where data of unknown length end, Keras without a strategy counts a batch that was not in its losses, if batches have
+  a static size. The table compares with what it would be without.
 
 ## What the table does not cover
 
-Inputs such as strings and ragged or sparse tensors; random numbers (dropout, augmentation, shuffling); what only the
-chief does (evaluating, saving, callbacks); saving and loading.
+Random numbers, stopping on one worker, callbacks that save, and errors are tested elsewhere in `tests/`.
 
 ## The table
 

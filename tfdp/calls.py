@@ -151,18 +151,16 @@ def check_equal(strategy: Any, variables: Sequence[tuple[str, Any]]) -> None:
         strategy: of tfdp.
         variables: distributed ones, with their paths.
     """
-    digests = [[path, _digest(variable)] for path, variable in variables]
-    own = zlib.crc32(repr(digests).encode())
-    if len(set(strategy.everyones("the weights to begin with", own))) == 1:
+    digests = [_digest(variable) for _, variable in variables]  # not their paths: a worker may have made a model more
+    if len(set(strategy.everyones("the weights to begin with", zlib.crc32(repr(digests).encode())))) == 1:
         return
     everyones = strategy.everyones("the weights of each worker", digests)
     for rank, theirs in enumerate(everyones):
-        for ours, other in zip(digests, theirs, strict=False):
+        for (path, _), ours, other in zip(variables, digests, theirs, strict=False):
             if ours != other:
                 raise ValueError(
                     "All workers must begin with the same weights: load the same file on each of them, or restore the "
-                    f"same backup. Received: other values of {ours[0]} on worker {strategy.worker} than on worker "
-                    f"{rank}."
+                    f"same backup. Received: other values of {path} on worker {strategy.worker} than on worker {rank}."
                 )
     counts = ", ".join(f"{len(theirs)} on worker {rank}" for rank, theirs in enumerate(everyones))
     raise ValueError(f"All workers must train the same model. Received: different numbers of variables: {counts}.")

@@ -638,6 +638,7 @@ def _make_weighted_function(
             [*trainer.variables, *trainer.metrics_variables, *(optimizer.variables if optimizer else ())]
         )
     progress_of(trainer)
+    make_global_seeds(strategy)  # before a step is traced, which would be traced again for variables that it makes
     _scale_own_loss(trainer)
     return _counting_the_end(original(trainer, _TrainerStep(trainer, step_function)), trainer, step_function)
 
