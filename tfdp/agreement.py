@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from tfdp import tf_seam, topology
 
+# How long a chief that is about to raise an error waits for the others to see why.
+_LAST_SECONDS = 5.0
+
 
 class Agreement:
     """The calls in which workers compare notes; every worker makes the same ones in the same order."""
@@ -46,6 +49,7 @@ class Agreement:
         peers = range(1, self._cluster.num_workers) if self._cluster.is_chief else range(1)
         for rank, theirs in self._exchange(ours, peers).items():
             if theirs["lines"] != ours["lines"]:
+                self._let_others_see()
                 raise ValueError(f"Workers must agree on {topic}. {difference(ours, theirs)} {self._where(rank)}.")
 
     def exchange(self, topic: str, value: Any, timeout_seconds: float | None = None) -> list[Any]:
@@ -121,12 +125,25 @@ class Agreement:
                     f"to the same point: {ours['topic']}. Every worker must run the same program with the same model."
                 ) from error
             if theirs["topic"] != ours["topic"]:
+                self._let_others_see()
                 raise ValueError(
                     f"Workers must agree on what comes next. Received: {describe(ours)} here, {describe(theirs)} there "
                     f"{self._where(rank)}. Every worker must run the same program with the same model."
                 )
             received[rank] = theirs
         return received
+
+    def _let_others_see(self) -> None:
+        """Lets the chief, which keeps what workers write down, live until all others have seen how they differ."""
+        assert self._cluster is not None
+        prefix = f"tfdp/strategy {self._strategy_number}/seen {self._num_calls}"
+        end = time.monotonic() + _LAST_SECONDS
+        with contextlib.suppress(tf.errors.OpError):
+            if not self._cluster.is_chief:
+                tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
+                return
+            for rank in range(1, self._cluster.num_workers):
+                tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
 
     def _next_call(self) -> int:
         self._num_calls += 1
