@@ -121,7 +121,7 @@ def test_a_source_names_itself(tmp_path):
 
 
 def shared(dataset, layout, **options):
-    strategy = mock.Mock(everyones=lambda topic, value: [value])
+    strategy = mock.Mock(spec=tf.distribute.Strategy, everyones=lambda topic, value: [value])
     with mock.patch.object(sharding, "layout_of", lambda strategy: layout):
         return tfdp.data.shard(dataset, strategy=strategy, global_batch_size=12, seed=0, **options)
 
@@ -234,14 +234,32 @@ def test_types_of_csv_columns_are_told_by_their_cells(tmp_path):
     examples = list(Files([tmp_path / "a.csv"]).examples().as_numpy_iterator())
     assert [example["whole"] for example in examples] == [-1, 2, 3]
     np.testing.assert_equal([example["half"] for example in examples], np.float32([0.5, 1000, np.nan]))
-    np.testing.assert_equal([example["hole"] for example in examples], np.float32([1, np.nan, 2]))
+    np.testing.assert_equal([example["hole"] for example in examples], np.float64([1, np.nan, 2]))
     assert [example["word"] for example in examples] == [b'a, "b"', b"7", b"x"]
     assert [example["none"] for example in examples] == [b"", b"", b""]
     assert {name: value.dtype for name, value in examples[0].items() if name in ("whole", "half", "hole")} == {
         "whole": np.int64,
         "half": np.float32,
-        "hole": np.float32,
+        "hole": np.float64,
     }
+
+
+def test_whole_numbers_of_csv_files_keep_their_values(tmp_path):
+    big, huge = 2**63 - 1, 2**63
+    rows = ["big,hole,half,wide,huge,gap", f"{big},16777217,0.5,.5,{huge},{2**53 + 1}", "-1,,16777216,16777217,1,"]
+    write_lines(tmp_path / "a.csv", rows)
+    examples = list(Files([tmp_path / "a.csv"]).examples().as_numpy_iterator())
+    assert {name: value.dtype.name for name, value in examples[0].items() if hasattr(value, "dtype")} == {
+        "big": "int64",
+        "hole": "float64",
+        "half": "float32",
+        "wide": "float64",
+    }
+    assert [example["big"] for example in examples] == [big, -1]
+    np.testing.assert_equal([example["hole"] for example in examples], [16777217, np.nan])
+    assert [example["wide"] for example in examples] == [0.5, 16777217]
+    assert [example["huge"] for example in examples] == [str(huge).encode(), b"1"]
+    assert [example["gap"] for example in examples] == [str(2**53 + 1).encode(), b""]
 
 
 def test_csv_files_may_begin_with_a_mark_and_end_lines_in_any_way(tmp_path):
@@ -286,6 +304,8 @@ def test_wrong_csv_files_are_refused(tmp_path, monkeypatch):
     write_lines(tmp_path / "twice.csv", ["a,a"])
     write_lines(tmp_path / "short.csv", ["a,b", "1"])
     write_lines(tmp_path / "break.csv", ["a,b", '1,"c', 'd"'])
+    (tmp_path / "old.csv").write_bytes(b"a,b\r1,2\r3,4\r")
+    write_lines(tmp_path / "wide.csv", ["a,b", "1," + "x" * 140_000])
     for names, message in (
         (["empty.csv"], "CSV files must begin with a row of names of columns. Received: 'empty.csv' without one."),
         (["blank.csv"], "CSV files must begin with a row of names of columns. Received: 'blank.csv' without one."),
@@ -298,6 +318,16 @@ def test_wrong_csv_files_are_refused(tmp_path, monkeypatch):
         (
             ["break.csv"],
             "Rows of CSV files must be single lines, with quotes around whole cells. Received: '1,\"c' in 'break.csv'.",
+        ),
+        (
+            ["old.csv"],
+            'Rows of CSV files must end with "\\n" or "\\r\\n". Received: \'old.csv\', where they end with "\\r". '
+            "Convert it, such as with `tr '\\r' '\\n'`.",
+        ),
+        (
+            ["wide.csv"],
+            f"Cells of CSV files must have at most 131,072 characters. Received: '1,{'x' * 98}...' in 'wide.csv'. "
+            "Write such data as TFRecord or Parquet files.",
         ),
     ):
         with pytest.raises(ValueError) as caught:
@@ -368,7 +398,13 @@ def test_wrong_parquet_files_are_refused(tmp_path, monkeypatch):
         "hole": pa.array([1, None]),
     }.items():
         pq.write_table(pa.table({"x": column}), f"{name}.parquet")
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    pq.write_table(twice, "twice.parquet")
     for names, message in (
+        (
+            ["twice.parquet"],
+            "Columns of Parquet files must have names of their own. Received: ['x', 'x'] in 'twice.parquet'.",
+        ),
         (
             ["a.parquet", "b.parquet"],
             "All Parquet files must have the same columns. Received: x (int64) in 'a.parquet', and x (string) in "

@@ -63,6 +63,10 @@ def _columns(name: str) -> tuple[dict[str, Any], int]:
     """Returns the types of a file's columns, and the number of its rows."""
     with pq.ParquetFile(name) as file:
         schema = file.schema_arrow
+        if len(set(schema.names)) < len(schema.names):
+            raise ValueError(
+                f"Columns of Parquet files must have names of their own. Received: {schema.names} in {name!r}."
+            )
         return dict(zip(schema.names, map(_plain, schema.types), strict=True)), file.metadata.num_rows
 
 
