@@ -25,7 +25,7 @@ from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import data_adapters, epoch_iterator
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, data_adapter_utils
+from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, data_adapter_utils, tf_dataset_adapter
 
 from tfdp import calls, tf_seam, versions
 from tfdp.progress import Progress
@@ -65,7 +65,8 @@ PRIVATE_NAMES = {
     epoch_iterator.EpochIterator: ("reset",),
     keras_variables.Variable: ("__init__",),
     keras_core.Variable: ("_initialize", "_direct_assign"),
-    data_adapters: ("is_tf_dataset",),
+    data_adapters: ("get_data_adapter", "is_tf_dataset"),
+    tf_dataset_adapter: ("make_class_weight_map_fn",),
     array_data_adapter: ("can_convert_arrays", "ArrayDataAdapter"),
     data_adapter_utils: ("class_weight_to_sample_weights",),
 }
@@ -166,9 +167,10 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any], adapt: Callable[..
 
 
 def install_epochs() -> None:
-    """Makes Keras ask an `EpochData` anew for each epoch, also where no strategy of tfdp was made."""
+    """Makes Keras take an `EpochData`, and ask it anew for each epoch, also where no strategy of tfdp was made."""
     check()
     _replace(keras_trainer.TFEpochIterator, "_get_iterator", _begin_epoch)
+    _replace(data_adapters, "get_data_adapter", _adapter_of)
 
 
 def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
@@ -932,16 +934,28 @@ def _count_steps_of_all(reducer_of: ReducerOf, original: Callable[..., Any], ite
     iterator._num_batches = strategy.most_steps(steps, iterator.steps_per_epoch)
 
 
+# What is done to all batches of an epoch.
+OfBatches = Callable[[tf.data.Dataset], tf.data.Dataset]
+
+
 class EpochData(data_adapter.DataAdapter):
     """Data that knows which epoch it is in: Keras asks it anew for each, and takes what it gives."""
 
-    def begin_epoch(self, consumer: Any) -> Any:
+    def begin_epoch(self, consumer: Any, transform: OfBatches | None = None) -> Any:
         """Returns an iterable over the batches of an epoch.
 
         Args:
             consumer: whose `steps_seen` tells how many of them were taken.
+            transform: is done to the batches.
         """
         raise NotImplementedError
+
+    def get_tf_dataset(self, transform: OfBatches | None = None) -> Any:
+        """Returns batches of the kind that `begin_epoch` gives."""
+        raise NotImplementedError
+
+    def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
+        """Raises a ValueError where the data are not for a model under `strategy`."""
 
     @property
     def is_short(self) -> bool:
@@ -949,9 +963,97 @@ class EpochData(data_adapter.DataAdapter):
         return False
 
 
+class _ClassWeighted(EpochData):
+    """Data whose examples weigh as much as their classes, for one call of `fit`."""
+
+    def __init__(self, data: EpochData, class_weight: Any) -> None:
+        self._data = data
+        weigh = tf_dataset_adapter.make_class_weight_map_fn(class_weight)
+        self._transform = lambda batches: batches.map(weigh, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def begin_epoch(self, consumer: Any, transform: OfBatches | None = None) -> Any:
+        return self._data.begin_epoch(consumer, self._transform)
+
+    def get_tf_dataset(self, transform: OfBatches | None = None) -> Any:
+        return self._data.get_tf_dataset(self._transform)
+
+    def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
+        self._data.check_strategy(strategy)
+
+    @property
+    def is_short(self) -> bool:
+        return self._data.is_short
+
+    def on_epoch_begin(self) -> None:
+        self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._data.num_batches
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._data.batch_size
+
+    @property
+    def has_partial_batch(self) -> bool | None:
+        return self._data.has_partial_batch
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        return self._data.partial_batch_size
+
+
+def _adapter_of(
+    original: Callable[..., Any],
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    batch_size: int | None = None,
+    steps_per_epoch: int | None = None,
+    shuffle: Any = False,
+    class_weight: Any = None,
+) -> Any:
+    """Refuses what sharded data cannot be given beside, and weighs classes, both of which Keras would pass over."""
+    if not isinstance(x, EpochData):
+        return original(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            steps_per_epoch=steps_per_epoch,
+            shuffle=shuffle,
+            class_weight=class_weight,
+        )
+    # A validation, which does not shuffle, gets the batch size of the training.
+    size = batch_size if shuffle and batch_size != x.batch_size else None
+    given = {"y": y, "sample_weight": sample_weight, "batch_size": size}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given:
+        (name, value), *_ = given.items()
+        received = f"batch_size={value!r}" if name == "batch_size" else f"a {type(value).__name__} as `{name}`"
+        remedy = {
+            "y": "Share pairs: tfdp.data.shard((x, y), ...).",
+            "sample_weight": "Share triples: tfdp.data.shard((x, y, sample_weight), ...).",
+            "batch_size": "Give tfdp.data.shard its `global_batch_size`.",
+        }[name]
+        raise ValueError(
+            f"`{name}` must not be given where `x` is what tfdp.data.shard returns. Received: {received}. {remedy}"
+        )
+    return x if class_weight is None else _ClassWeighted(x, class_weight)
+
+
 def steps_seen(consumer: Any) -> int:
     """Returns how many batches Keras has taken, or is about to take, from the last iterator that it was given."""
     return consumer._steps_seen
+
+
+def has_run_out(consumer: Any) -> bool:
+    """Whether the last iterator that Keras was given has ended, found out by a step for which nothing was left."""
+    return consumer._steps_seen > 0 and consumer._current_iterator is None
 
 
 def forget_length(consumer: Any) -> None:
@@ -968,6 +1070,7 @@ def _begin_epoch(original: Callable[..., Any], iterator: Any) -> Any:
     data = iterator.data_adapter
     if not isinstance(data, EpochData):
         return original(iterator)
+    data.check_strategy(iterator._distribute_strategy)
     was_short = data.is_short
     batches = data.begin_epoch(iterator)
     iterator._steps_seen = 0
@@ -987,18 +1090,26 @@ def _share_data(
     sample_weight: Any = None,
     batch_size: int | None = None,
     steps_per_epoch: int | None = None,
-    shuffle: bool = False,
+    shuffle: bool | str = False,
     class_weight: Any = None,
     **kwargs: Any,
 ) -> None:
     """Gives several workers one order of the examples, where each would shuffle them on its own."""
+    if isinstance(x, EpochData):
+        x.check_strategy(distribute_strategy)
     if reducer_of(distribute_strategy) is not None and tf_seam.in_multi_worker_mode(distribute_strategy):
-        if shuffle is True and array_data_adapter.can_convert_arrays((x, y, sample_weight)):
+        # With shuffle="batch" too, whose batches as they are each worker would take in another order.
+        if shuffle and array_data_adapter.can_convert_arrays((x, y, sample_weight)):
             arrays = array_data_adapter.ArrayDataAdapter(
                 x, y, sample_weight=sample_weight, class_weight=class_weight, batch_size=batch_size
             )
             size = arrays.batch_size
-            x = share(arrays._inputs, strategy=distribute_strategy, global_batch_size=size, shuffle_buffer=1)
+            x = arrays._inputs
+            leaves = tf.nest.flatten(x)
+            if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
+                x = tf.data.Dataset.from_tensor_slices(x)  # rows of sparse tensors can be read, but not picked
+            rows = int(leaves[0].shape[0])
+            x = share(x, strategy=distribute_strategy, global_batch_size=size, shuffle_buffer=rows)
             y = sample_weight = class_weight = None
             shuffle = False
         elif isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
@@ -1024,19 +1135,22 @@ def _in_one_order(
     dataset: tf.data.Dataset, class_weight: Any, strategy: tf.distribute.Strategy, share: Callable[..., Any]
 ) -> Any:
     """Returns a data set of which every worker takes its part of each batch, in an order that all have."""
-    seeds = tf_seam.shuffle_seeds(dataset)
-    everyones = strategy.everyones("the seeds of a data set's shuffling", seeds)
-    if [0, 0] in seeds or any(others != seeds for others in everyones):
+    mine = [tf_seam.shuffle_seeds(dataset), tf_seam.is_shuffled_anew(dataset)]
+    everyones = strategy.everyones("the seeds of a data set's shuffling", mine)
+    if any(others[1] or others != mine for others in everyones):
         peeled = tf_seam.peeled(dataset)
         ends = int(peeled.inner.cardinality()) != tf.data.INFINITE_CARDINALITY
-        if peeled.batch is not None and not tf_seam.shuffle_seeds(peeled.inner) and ends and class_weight is None:
+        settled = not tf_seam.shuffle_seeds(peeled.inner) and not tf_seam.is_unsettled(peeled.inner)
+        if peeled.batch is not None and settled and ends and class_weight is None:
             return share(dataset, strategy=strategy)
         _LOG.warning(
-            "tfdp: the data set is shuffled without a seed, or workers have others, so each has another order, and "
-            "examples may come twice or not at all in an epoch. Use tfdp.data.shard, or give `shuffle` a seed and "
-            "call tf.random.set_seed or keras.utils.set_random_seed with the same number on all workers."
+            "tfdp: the data set has another order on each worker, as it is shuffled without a seed or with others, or "
+            "picked at random, or `deterministic=False`: examples may come twice or not at all in an epoch. Use "
+            "tfdp.data.shard, or give `shuffle` a seed and call tf.random.set_seed or keras.utils.set_random_seed with "
+            "the same number on all workers."
         )
     options = tf.data.Options()
+    options.deterministic = True
     if dataset.options().experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.AUTO:
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.with_options(options)

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import functools
 import itertools
+import re
 import threading
 import weakref
 import zlib
@@ -610,8 +611,8 @@ class Peeled(NamedTuple):
         batch: (examples, size) -> batches, as it was batched; None where it was not.
         batch_size: that it was batched with; None where it was not.
         drops_remainder: whether a last batch that is not full was left out.
-        gives_batches: whether `inner` gives batches, since more was done to them than can be taken off.
-        has_own_order: whether `inner` is shuffled without a seed: every process sees another order.
+        gives_batches: whether `inner` gives batches, since more was done to them than can be taken off; None where its
+            steps do not tell.
     """
 
     inner: tf.data.Dataset
@@ -620,36 +621,39 @@ class Peeled(NamedTuple):
     batch: Callable[[tf.data.Dataset, int], tf.data.Dataset] | None = None
     batch_size: int | None = None
     drops_remainder: bool = False
-    gives_batches: bool = False
-    has_own_order: bool = False
+    gives_batches: bool | None = False
 
 
 _BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
 _MAPS = ("_MapDataset", "_ParallelMapDataset")
 _PASSES_ON = ("_PrefetchDataset", "_OptionsDataset")
-# Whose elements have nothing to do with whether those of their input are batches.
-_ANEW = ("_UnbatchDataset", "_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset", "_WindowDataset")
 
 
-def peeled(dataset: tf.data.Dataset) -> Peeled:
-    """Takes batching, shuffling, prefetching and maps off a data set, as far as they are its last steps."""
+def peeled(dataset: tf.data.Dataset, *, batched: bool | None = None) -> Peeled:
+    """Takes batching, shuffling, prefetching and maps off a data set, as far as they are its last steps.
+
+    Args:
+        dataset: of examples or of batches.
+        batched: whether it gives batches; None to tell it by its steps.
+    """
     maps: list[Callable[..., Any]] = []
-    outer, dataset = _without(dataset, ("_ShuffleDataset", *_PASSES_ON))
+    outer, last = _without(dataset, ("_ShuffleDataset", *_PASSES_ON))
     buffer, batch, size, drops = max([_buffer_of(one) for one in outer], default=0), None, None, False
-    if type(dataset).__name__ in _BATCHES:
-        size, drops = int(dataset._batch_size), bool(dataset._drop_remainder)
+    if type(last).__name__ in _BATCHES and batched is not False:
+        size, drops = int(last._batch_size), bool(last._drop_remainder)
         buffer *= size
-        batch = functools.partial(_batched_like, dataset)
-        (dataset,) = dataset._inputs()
-    elif _gives_batches(dataset):
-        anew = is_shuffled_anew(dataset)
-        return Peeled(dataset, (), buffer, gives_batches=True, has_own_order=anew)
-    steps, dataset = _without(dataset, ("_ShuffleDataset", *_MAPS, *_PASSES_ON))
+        batch = functools.partial(_batched_like, last)
+        (last,) = last._inputs()
+    else:
+        gives_batches = _gives_batches(dataset) if batched is None else batched
+        if gives_batches is not False:
+            return Peeled(last, (), buffer, gives_batches=gives_batches)
+    steps, inner = _without(last, ("_ShuffleDataset", *_MAPS, *_PASSES_ON))
     for step in steps:
         if type(step).__name__ in _MAPS:
             maps.insert(0, step._map_func._func)
         buffer = max(buffer, _buffer_of(step))
-    return Peeled(dataset, tuple(maps), buffer, batch, size, drops, False, is_shuffled_anew(dataset))
+    return Peeled(inner, tuple(maps), buffer, batch, size, drops)
 
 
 def _without(dataset: Any, kinds: Sequence[str]) -> tuple[list[Any], Any]:
@@ -665,22 +669,268 @@ def _buffer_of(dataset: Any) -> int:
     return int(dataset._buffer_size) if type(dataset).__name__ == "_ShuffleDataset" else 0
 
 
-def _gives_batches(dataset: Any) -> bool:
-    kind = type(dataset).__name__
-    return kind in _BATCHES or (kind not in _ANEW and any(map(_gives_batches, dataset._inputs())))
+# Examples or batches: by the steps of a data set, and by the shapes that they give.
+
+# What gives one example at a time.
+_GIVES_EXAMPLES = (
+    *("_TensorSliceDataset", "_RangeDataset", "TFRecordDatasetV2", "TextLineDatasetV2", "_UnbatchDataset"),
+    *("_SparseTensorSliceDataset", "_RandomDataset"),
+)
+# What gives the elements of its inputs, one by one.
+_KEEPS_ELEMENTS = (
+    *("_ShuffleDataset", "_TakeDataset", "_SkipDataset", "CacheDataset", "_RepeatDataset", "_FilterDataset"),
+    *("_ShardDataset", "_TakeWhileDataset", "_ConcatenateDataset", "_ZipDataset", "_DirectedInterleaveDataset"),
+    *("_AssertCardinalityDataset", "_RestructuredDataset", *_PASSES_ON),
+)
+
+
+def _gives_batches(dataset: Any) -> bool | None:
+    """Whether the elements of a data set are batches; None where that cannot be known."""
+    kind, specs = type(dataset).__name__, tf.nest.flatten(dataset.element_spec)
+    ranks = [getattr(spec, "shape", tf.TensorShape(None)).rank for spec in specs]
+    if 0 in ranks:
+        return False  # of a scalar there is nothing to take apart
+    if kind in _BATCHES:
+        return True
+    if kind in _GIVES_EXAMPLES:
+        return False
+    if kind in _KEEPS_ELEMENTS:
+        # The first input of this one says which of the others is next.
+        inputs = dataset._inputs()[1:] if kind == "_DirectedInterleaveDataset" else dataset._inputs()
+        known = {_gives_batches(one) for one in inputs}
+        return known.pop() if len(known) == 1 else None
+    if kind in _MAPS:
+        (inner,) = dataset._inputs()
+        return True if _gives_batches(inner) and _keeps_rows(dataset) else False if not _may_give(inner) else None
+    if any(map(_may_give, dataset._inputs())) or None in ranks:
+        return None
+    first = [spec.shape[0] for spec in specs]
+    if None in first:
+        return None if set(first) == {None} else False
+    return None if len(first) > 1 and len(set(first)) == 1 else False
+
+
+def _may_give(dataset: Any) -> bool:
+    return _gives_batches(dataset) is not False
+
+
+def _keeps_rows(mapped: Any) -> bool:
+    """Whether a function that is mapped over batches gives as many rows as it gets, as far as shapes tell."""
+    (inner,) = mapped._inputs()
+    rows = 7  # any number
+
+    def sized(spec: Any) -> Any:
+        if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+            return spec
+        return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
+
+    element = tf.nest.map_structure(sized, inner.element_spec)
+    arguments = element if type(element) is tuple else (element,)
+    try:
+        given = tf.function(mapped._map_func._func).get_concrete_function(*arguments).structured_outputs
+    except Exception:  # whatever a function of a user raises for this size
+        given = None
+    shapes = [getattr(leaf, "shape", tf.TensorShape(None)) for leaf in tf.nest.flatten(given)]
+    return bool(shapes) and all(shape.rank and shape[0] in (rows, None) for shape in shapes)
+
+
+# The order of a data set: what settles it, and how it is settled anew each epoch.
+
+# What an element's function may hold that makes each process go another way.
+_RANDOM = re.compile(
+    r"Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson.*|Shuffle)|(Truncated|Parameterized).*Normal"
+)
 
 
 def is_shuffled_anew(dataset: Any) -> bool:
-    """Whether a data set is shuffled without a seed somewhere, so that every process has another order."""
-    if type(dataset).__name__ == "_ShuffleDataset" and not int(dataset._seed) and not int(dataset._seed2):
+    """Whether a data set has an order of its own in every process: no seed settles it, or chance in its functions."""
+    is_shuffle = type(dataset).__name__ == "_ShuffleDataset"
+    if _own_seeds(dataset) == [0, 0] if is_shuffle else _has_own_orders(dataset):
         return True
-    return any(map(is_shuffled_anew, dataset._inputs()))
+    return is_unsettled(dataset) or any(map(is_shuffled_anew, dataset._inputs()))
+
+
+def is_unsettled(dataset: Any) -> bool:
+    """Whether something in a data set leaves its order to chance that is no step which `Reseeded` makes anew."""
+    kind = type(dataset).__name__
+    if kind == "_RandomDataset" and _own_seeds(dataset) == [0, 0]:
+        return True
+    picks = kind in ("_FilterDataset", "_TakeWhileDataset")
+    for wrapper in dataset._functions():
+        if any(_leaves_to_chance(body, picks) for body in _bodies(wrapper)):
+            return True
+    return any(map(is_unsettled, dataset._inputs()))
+
+
+def _bodies(wrapper: Any) -> list[Any]:
+    """Returns the nodes of a function of a data set, and of each function that it calls."""
+    graph = wrapper.function.graph.as_graph_def()
+    return [graph.node, *(function.node_def for function in graph.library.function)]
+
+
+def _leaves_to_chance(nodes: Any, picks: bool) -> bool:
+    """Whether a function's data sets have an order of their own, or what it `picks` is random."""
+    by_name = {node.name: node for node in nodes}
+
+    def is_zero(name: str) -> bool:
+        node = by_name.get(name.split(":")[0])
+        return node is not None and node.op == "Const" and not tf.make_ndarray(node.attr["value"].tensor).any()
+
+    for node in nodes:
+        if node.op.startswith("ShuffleDataset") and all(map(is_zero, node.input[2:4])):
+            return True
+        if "deterministic" in node.attr and node.attr["deterministic"].s == b"false":
+            return True
+        if picks and _RANDOM.fullmatch(node.op) and not node.attr["seed"].i and not node.attr["seed2"].i:
+            return True
+    return False
 
 
 def shuffle_seeds(dataset: Any) -> list[list[int]]:
     """Returns the seeds of all shuffling that a data set was made by: where they are the same, so is the order."""
-    own = [[int(dataset._seed), int(dataset._seed2)]] if type(dataset).__name__ == "_ShuffleDataset" else []
+    own = [_own_seeds(dataset)] if type(dataset).__name__ in ("_ShuffleDataset", "_RandomDataset") else []
     return own + [seeds for one in dataset._inputs() for seeds in shuffle_seeds(one)]
+
+
+def _own_seeds(dataset: Any) -> list[int]:
+    return [int(dataset._seed), int(dataset._seed2)]
+
+
+def has_orders(dataset: Any) -> bool:
+    """Whether a data set may come in another order each time it is read."""
+    return _has_own_orders(dataset) or any(map(has_orders, dataset._inputs()))
+
+
+def _has_own_orders(step: Any) -> bool:
+    kind = type(step).__name__
+    if kind == "_ShuffleDataset":
+        return step._reshuffle_each_iteration is not False or _own_seeds(step) == [0, 0]
+    return getattr(step, "_deterministic", "") == "false" or (kind == _PARALLEL_INTERLEAVE and not _is_in_turn(step))
+
+
+_PARALLEL_INTERLEAVE = "_ParallelInterleaveDataset"
+
+
+def _is_in_turn(interleaved: Any) -> bool:
+    """Whether elements are interleaved in a fixed order, which only the operation knows."""
+    try:
+        text = interleaved._as_serialized_graph(
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
+        ).numpy()
+        nodes = tf.compat.v1.GraphDef.FromString(text).node
+    except (tf.errors.OpError, ValueError):  # not all that a data set reads can be written down
+        return True
+    kinds = "ParallelInterleaveDataset"
+    return not any(node.op.startswith(kinds) and node.attr["deterministic"].s == b"false" for node in nodes)
+
+
+class Reseeded:
+    """A data set that is made anew for each epoch, with seeds for all its shuffling.
+
+    TensorFlow's own seeds give another order each time that a process reads a data set, so that the order of an epoch
+    depends on how often it was read before.
+
+    Args:
+        dataset: whose `has_orders` is true.
+
+    Raises:
+        ValueError: something is done after the shuffling that cannot be done anew; the message names it.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+        self._caches: dict[int, tf.data.Dataset] = {}
+        self._functions: dict[int, Callable[..., Any]] = {}
+        self.num_seeds = len(shuffle_seeds(dataset))
+        _check_steps(dataset)
+
+    def with_seeds(self, seeds: Sequence[int], seeds_of_caches: Sequence[int]) -> tf.data.Dataset:
+        """Returns the data set; what is cached keeps the order that it has in the first call.
+
+        Args:
+            seeds: one for each of `shuffle_seeds`, less than 2**63.
+            seeds_of_caches: those for what is shuffled before it is cached.
+        """
+        with without_global_seed():
+            return self._made(self._dataset, iter(list(zip(seeds, seeds_of_caches, strict=True))), False)
+
+    def _made(self, step: Any, seeds: Iterator[tuple[int, int]], is_cached: bool) -> tf.data.Dataset:
+        kind = type(step).__name__
+        if id(step) in self._caches or not has_orders(step):
+            for _ in shuffle_seeds(step):
+                next(seeds)
+            return self._caches.get(id(step), step)
+        if kind == "_ShuffleDataset":
+            seed = next(seeds)[is_cached]
+            (inner,) = step._inputs()
+            inner = self._made(inner, seeds, is_cached)
+            if not _has_own_orders(step):
+                return inner.shuffle(step._buffer_size, _joined_seeds(step), reshuffle_each_iteration=False)
+            return inner.shuffle(step._buffer_size, seed, reshuffle_each_iteration=False)
+        if kind == "_RandomDataset":
+            next(seeds)
+        inputs = [self._made(one, seeds, is_cached or kind == "CacheDataset") for one in step._inputs()]
+        made = _STEPS[kind](step, self._once, *inputs)
+        if kind == "CacheDataset":
+            self._caches[id(step)] = made
+        return made
+
+    def _once(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function`, traced in the first epoch only."""
+        return self._functions.setdefault(id(function), tf.function(function))
+
+
+def _joined_seeds(step: Any) -> int:
+    first, second = _own_seeds(step)
+    return first * 31 + second + 1
+
+
+def _check_steps(step: Any) -> None:
+    if has_orders(step):
+        if type(step).__name__ != "_ShuffleDataset" and type(step).__name__ not in _STEPS:
+            raise ValueError(type(step).__name__.strip("_").removesuffix("Dataset"))
+        for one in step._inputs():
+            _check_steps(one)
+
+
+# (step, function -> function, inputs) -> that step anew
+_STEPS: dict[str, Callable[..., tf.data.Dataset]] = {
+    "_MapDataset": lambda step, once, x: x.map(once(step._map_func._func)),
+    "_ParallelMapDataset": lambda step, once, x: x.map(
+        once(step._map_func._func), num_parallel_calls=step._num_parallel_calls, deterministic=True
+    ),
+    "_FilterDataset": lambda step, once, x: x.filter(once(step._predicate._func)),
+    "_TakeWhileDataset": lambda step, once, x: x.take_while(once(step._predicate._func)),
+    "_TakeDataset": lambda step, once, x: x.take(step._count),
+    "_SkipDataset": lambda step, once, x: x.skip(step._count),
+    "_RepeatDataset": lambda step, once, x: x.repeat(step._count),
+    "_ShardDataset": lambda step, once, x: x.shard(step._num_shards, step._index),
+    "_BatchDataset": lambda step, once, x: x.batch(step._batch_size, step._drop_remainder),
+    "_ParallelBatchDataset": lambda step, once, x: x.batch(
+        step._batch_size, step._drop_remainder, step._num_parallel_calls, deterministic=True
+    ),
+    "_PaddedBatchDataset": lambda step, once, x: x.padded_batch(
+        step._batch_size, step._padded_shapes, step._padding_values, step._drop_remainder
+    ),
+    "_UnbatchDataset": lambda step, once, x: type(step)(x),
+    "_RestructuredDataset": lambda step, once, x: type(step)(x, step.element_spec),
+    "_WindowDataset": lambda step, once, x: x.window(step._size, step._shift, step._stride, step._drop_remainder),
+    "_PrefetchDataset": lambda step, once, x: x.prefetch(int(step._buffer_size)),
+    "_OptionsDataset": lambda step, once, x: x.with_options(step.options()),
+    "CacheDataset": lambda step, once, x: x.cache(step._filename),
+    "_FlatMapDataset": lambda step, once, x: x.flat_map(step._map_func._func),
+    "_InterleaveDataset": lambda step, once, x: x.interleave(
+        step._map_func._func, step._cycle_length, step._block_length
+    ),
+    "_ParallelInterleaveDataset": lambda step, once, x: x.interleave(
+        *(step._map_func._func, step._cycle_length, step._block_length, step._num_parallel_calls), deterministic=True
+    ),
+    "_ZipDataset": lambda step, once, *inputs: tf.data.Dataset.zip(tf.nest.pack_sequence_as(step._datasets, inputs)),
+    "_ConcatenateDataset": lambda step, once, first, second: first.concatenate(second),
+    "_DirectedInterleaveDataset": lambda step, once, selector, *inputs: type(step)(
+        selector, inputs, step._stop_on_empty_dataset
+    ),
+}
 
 
 @contextlib.contextmanager
@@ -696,7 +946,10 @@ def without_global_seed() -> Iterator[None]:
 
 def _batched_like(like: Any, examples: tf.data.Dataset, size: int) -> tf.data.Dataset:
     if type(like).__name__ == "_PaddedBatchDataset":
-        return examples.padded_batch(size, like._padded_shapes, like._padding_values)
+        shapes, values, spec = like._padded_shapes, like._padding_values, examples.element_spec
+        if isinstance(shapes, tuple) and isinstance(spec, tuple) and len(spec) == len(shapes) + 1:  # a weight was added
+            shapes, values = (*shapes, []), (*values, tf.zeros([], spec[-1].dtype))
+        return examples.padded_batch(size, shapes, values)
     return examples.batch(size, num_parallel_calls=tf.data.AUTOTUNE)
 
 
@@ -724,9 +977,7 @@ def _copied(*element: Any) -> Any:
 def _calls_python(dataset: Any) -> bool:
     """Whether a data set runs functions of Python, somewhere."""
     for wrapper in dataset._functions():
-        graph = wrapper.function.graph.as_graph_def()
-        bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-        if any(node.op in _PYTHON for body in bodies for node in body):
+        if any(node.op in _PYTHON for body in _bodies(wrapper) for node in body):
             return True
     return any(map(_calls_python, dataset._inputs()))
 

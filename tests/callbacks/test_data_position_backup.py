@@ -15,6 +15,8 @@ x, y = trainings.regression(49)
 SOURCES = {
     "arrays": lambda: (x, y),
     "unknown": lambda: tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True),
+    "generator": lambda: lambda: zip(x, y, strict=True),
+    "shuffled within": lambda: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(49, seed=1).take(49),
 }
 
 
@@ -86,7 +88,7 @@ def test_files_are_whole_or_not_there(tmp_path):
     for batch in range(4):
         callback.on_train_batch_end(batch)
     (path,) = (tmp_path / "data").iterdir()
-    assert json.loads(path.read_text()).keys() == {"epoch", "legs", "seed", "by", "own_streams"}
+    assert json.loads(path.read_text()).keys() == {"epoch", "legs", "seed", "shuffle_buffer", "by", "own_streams"}
 
 
 @pytest.mark.parametrize(

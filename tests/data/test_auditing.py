@@ -200,7 +200,7 @@ def test_labels_that_are_not_there_are_refused(label, message):
 def test_an_example_that_comes_twice_is_named(monkeypatch):
     with_workers(monkeypatch, lambda worker, epoch, batches: batches.concatenate(batches.take(1 - worker)))
     assert two_workers().problems == [
-        "In epoch 0, 2 examples came more often than the data hold them, such as at positions 0 and 2 of the data.",
+        "In epoch 0, 2 examples came more often than the data hold them, such as at positions 0 and 1 of the data.",
         "`fit` is told of 6 steps an epoch, where workers take up to 7.",
     ]
 
@@ -374,7 +374,7 @@ def test_the_text_tells_what_is_wrong_and_what_is_worth_knowing():
 def test_workers_without_a_row_are_noted():
     found = audit(X, num_workers=3, global_batch_size=2, epochs=1)
     assert found.is_right
-    assert found.notes[-1] == "A batch of 2 has no row for worker 0: take a larger one, or fewer workers."
+    assert found.notes[-1] == "A batch of 2 has no row for worker 2: take a larger one, or fewer workers."
 
 
 def test_a_table_fits_a_narrow_screen():

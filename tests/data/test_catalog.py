@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 import tfdp
@@ -147,7 +148,7 @@ def test_a_range_is_cut_across_splits():
 @pytest.mark.parametrize("by", ["files", "examples"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_shards_of_a_data_set_hold_every_example_once(builder, num_workers, by):
-    strategy = mock.Mock(everyones=lambda topic, value: [value])
+    strategy = mock.Mock(spec=tf.distribute.Strategy, everyones=lambda topic, value: [value])
     seen = []
     for worker in range(num_workers):
         with mock.patch.object(sharding, "layout_of", lambda strategy, worker=worker: Layout(num_workers, worker, 2)):

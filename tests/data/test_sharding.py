@@ -76,8 +76,8 @@ class Member(ShardedDataset):
         super().__init__(*args)
         crew.append(self)
 
-    def _everyones_steps(self, legs):
-        return [member._reader.num_own_steps(legs) for member in self._crew]
+    def _everyones(self, topic, ask):
+        return [ask(member._reader) for member in self._crew]
 
 
 def crew_of(make, num_workers, num_replicas=1, state=None, **options):
@@ -151,8 +151,7 @@ def test_every_example_comes_once_or_is_dropped_or_padded_as_said(
 
 def own_batch(member):
     size, layout = member._options.global_batch_size, member._layout
-    first, end = (size * (layout.worker + offset) // layout.num_workers for offset in (0, 1))
-    return end - first
+    return len(range(layout.worker, size, layout.num_workers))  # as if they were dealt one by one
 
 
 @pytest.mark.parametrize("name", ["arrays", "stream", "stream of unknown length", "batches"])
@@ -282,7 +281,7 @@ def test_maps_before_batches_run_on_a_workers_own_examples_only():
 
     dataset = tf.data.Dataset.range(12).map(lambda row: tf.numpy_function(remember, [row], tf.int64)).batch(4)
     one, _ = crew_of(lambda: dataset, 2)
-    assert rows_in(one) == [0, 2, 4, 6, 8, 10] == sorted(seen)
+    assert rows_in(one) == [0, 1, 4, 5, 8, 9] == sorted(seen)
 
 
 def rows_in(data):
@@ -420,10 +419,9 @@ def test_what_is_shared_already_is_refused():
 
 def test_an_order_that_cannot_be_shared_is_refused():
     with tf_seam.without_global_seed():
-        dataset = tf.data.Dataset.range(10).shuffle(10).batch(2).map(lambda rows: rows + 1)
-    with pytest.raises(ValueError, match="must have the same order on all workers"):
-        crew_of(lambda: dataset, 2, global_batch_size=2)
-    crew_of(lambda: dataset, 1, global_batch_size=2)
+        dataset = tf.data.Dataset.range(10).shuffle(10).unique()
+    with pytest.raises(ValueError, match=r"in a place from which it cannot be taken, before a step Unique\. Leave"):
+        tfdp.data.shard(dataset, global_batch_size=2)
 
 
 def test_padding_needs_targets_beside_which_weights_can_stand():
@@ -437,6 +435,135 @@ def test_a_position_of_other_data_is_refused():
     state = {"epoch": 0, "legs": [[1, 2, 1]], "seed": 0, "by": "files", "own_streams": True}
     with pytest.raises(ValueError, match="The position is one of files"):
         data.position.deserialize(json.dumps(state))
+
+
+def test_a_position_within_an_epoch_is_of_one_way_of_shuffling():
+    data = tfdp.data.shard(np.arange(5), global_batch_size=2, shuffle_buffer=5)
+    next(iter(data))
+    other = tfdp.data.shard(np.arange(5), global_batch_size=2)
+    with pytest.raises(ValueError) as raised:
+        other.position.deserialize(data.position.serialize())
+    assert str(raised.value) == (
+        "A position within an epoch is of data that are shuffled as before. Expected: shuffle_buffer=5. Received: "
+        "shuffle_buffer=0."
+    )
+    list(data)
+    other.position.deserialize(data.position.serialize())
+    assert other.epoch == 2
+
+
+@pytest.mark.parametrize("text", ["{garbage", "[]", "{}", '{"epoch": -1, "legs": [], "seed": 0, "by": "files"}', "7"])
+def test_what_is_no_position_is_refused(text):
+    data = tfdp.data.shard(np.arange(5), global_batch_size=2)
+    with pytest.raises(ValueError) as raised:
+        data.position.deserialize(text)
+    assert str(raised.value) == (
+        f"The position must be what `position.serialize()` of sharded data gave. Received: {text!r}."
+    )
+
+
+def test_numbers_of_numpy_are_numbers():
+    options = {"global_batch_size": np.int64(2), "shuffle_buffer": np.int32(5), "seed": np.int64(3)}
+    data = tfdp.data.shard(np.arange(5), **options)
+    assert json.loads(data.position.serialize())["seed"] == 3
+
+
+# In Keras's hands
+
+X = np.arange(40, dtype="float32")[:, np.newaxis] / 40
+UNKNOWN = {
+    "generator": lambda: lambda: ((row, row) for row in X),
+    "filtered": lambda: tf.data.Dataset.from_tensor_slices((X, X)).filter(lambda *_: True),
+    "files": lambda: Parts([13, 14, 13]),
+}
+
+
+def linear(loss="mse", units=1, **options):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(units, kernel_initializer="zeros", **options)])
+    model.compile("sgd", loss)
+    return model
+
+
+def steps_of_fit(data, **options):
+    steps = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    as_column = {"map": lambda x, y: (tf.cast([x], tf.float32), tf.cast([y], tf.float32))}
+    data = tfdp.data.shard(data, global_batch_size=4, **(as_column if isinstance(data, Parts) else {}))
+    if "state" in options:
+        data.position.deserialize(options.pop("state"))
+    linear().fit(data, verbose=0, callbacks=[count], **options)
+    return len(steps), data.position.serialize()
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_the_position_at_the_end_of_an_epoch_is_the_begin_of_the_next_one(name):
+    steps, state = steps_of_fit(UNKNOWN[name](), epochs=1)
+    assert (steps, json.loads(state)["epoch"], json.loads(state)["legs"]) == (10, 1, [])
+    steps, state = steps_of_fit(UNKNOWN[name](), epochs=2, state=state)
+    assert (steps, json.loads(state)["epoch"], json.loads(state)["legs"]) == (20, 3, [])
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize(("taken", "left"), [(3, 7), (10, 10), (12, 10)])
+def test_a_position_after_the_last_batch_is_the_begin_of_the_next_epoch(name, taken, left):
+    _, state = steps_of_fit(UNKNOWN[name](), epochs=1)
+    state = json.dumps({**json.loads(state), "legs": [[1, 4, taken]]})
+    assert steps_of_fit(UNKNOWN[name](), epochs=1, state=state)[0] == left
+
+
+def test_steps_per_epoch_take_the_data_as_they_go_on():
+    steps, state = steps_of_fit((X, X), epochs=2, steps_per_epoch=4)
+    assert (steps, json.loads(state)["epoch"], json.loads(state)["legs"]) == (8, 0, [[1, 4, 8]])
+
+
+def test_classes_weigh_as_in_a_data_set():
+    labels = np.arange(40) % 2
+
+    def losses(data):
+        model = linear("sparse_categorical_crossentropy", 2, activation="softmax")
+        history = model.fit(data, class_weight={0: 1.0, 1: 5.0}, epochs=2, shuffle=False, verbose=0)
+        return [*history.history["loss"], model.evaluate(data, verbose=0)]
+
+    expected = losses(tf.data.Dataset.from_tensor_slices((X, labels)).batch(4))
+    np.testing.assert_allclose(losses(tfdp.data.shard((X, labels), global_batch_size=4)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"y": X}, "Received: a ndarray as `y`. Share pairs: tfdp.data.shard((x, y), ...)."),
+        ({"sample_weight": X}, "Share triples: tfdp.data.shard((x, y, sample_weight), ...)."),
+        ({"batch_size": 8}, "Received: batch_size=8. Give tfdp.data.shard its `global_batch_size`."),
+    ],
+)
+def test_what_stands_beside_sharded_data_is_refused(given, message):
+    (name,) = given
+    with pytest.raises(ValueError) as raised:
+        linear().fit(tfdp.data.shard((X, X), global_batch_size=4), verbose=0, **given)
+    assert str(raised.value).startswith(f"`{name}` must not be given where `x` is what tfdp.data.shard returns.")
+    assert message in str(raised.value)
+
+
+def test_sharded_data_validate_beside_arrays_with_a_batch_size():
+    data = tfdp.data.shard((X, X), global_batch_size=4)
+    assert linear().fit(X, X, batch_size=8, validation_data=data, verbose=0).history["val_loss"]
+
+
+def test_data_for_other_workers_than_the_model_has_are_refused():
+    data = crew_of(lambda: (X, X), 2, global_batch_size=4)[0]
+    with pytest.raises(ValueError) as raised:
+        linear().fit(data, verbose=0)
+    assert str(raised.value).startswith(
+        "Data must be shared for the strategy of the model. Expected: 1 worker(s) of 1 replica(s), those of the "
+    )
+    assert "Received: data for 2 worker(s) of 1 replica(s). Give `strategy=` to tfdp.data.shard" in str(raised.value)
+
+
+def test_what_is_no_strategy_is_refused():
+    with pytest.raises(TypeError, match="`strategy` must be a strategy, such as"):
+        tfdp.data.shard(X, strategy="mirrored", global_batch_size=4)
 
 
 WITHOUT_A_STRATEGY = """

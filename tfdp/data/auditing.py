@@ -10,8 +10,7 @@ import tensorflow as tf
 from tfdp.data.contents import Content, content_transforms, contents
 from tfdp.data.findings import Audit, EpochAudit, WorkerEpoch
 from tfdp.data.layout import Layout, assigned, layout_of
-from tfdp.data.order import Leg
-from tfdp.data.pipeline import Options
+from tfdp.data.pipeline import Options, Reader
 from tfdp.data.sharding import ShardedDataset, checked_count, shared
 from tfdp.data.sources import Source
 
@@ -34,6 +33,7 @@ def audit(
     by: str = "auto",
     uneven: str | None = None,
     split: str | None = None,
+    batched: bool | None = None,
     map: Callable[..., Any] | None = None,
     cache: bool = False,
 ) -> Audit:
@@ -65,6 +65,7 @@ def audit(
         by: see there.
         uneven: see there.
         split: see there.
+        batched: see there.
         map: see there.
         cache: see there.
 
@@ -84,6 +85,7 @@ def audit(
         by=by,
         uneven=uneven,
         split=split,
+        batched=batched,
         map=map,
         cache=cache,
     )
@@ -93,7 +95,8 @@ def audit(
     plain = _Plain(source, transforms)
     workers = simulated_workers(source, options, layout)
     read = [_read_epoch(workers, epoch, layout, plain) for epoch in range(num_epochs)]
-    again = _read_epoch(simulated_workers(source, options, layout), 0, layout, plain)
+    # The last one, as a PyDataset that changes itself does not go back.
+    again = _read_epoch(simulated_workers(source, options, layout), num_epochs - 1, layout, plain)
     differ = any(epoch.num_unknown or (epoch.num_missing and options.uneven != "drop") for epoch in read)
     return Audit(
         source=source.name,
@@ -110,7 +113,7 @@ def audit(
         num_droppable=_num_droppable(source, options, layout, plain.num_examples),
         num_promised_steps=workers[0].num_batches,
         is_constant=not differ or _Plain(source, transforms).counts == plain.counts,
-        order_repeats=_orders(again) == _orders(read[0]),
+        order_repeats=_orders(again) == _orders(read[-1]),
         labels=plain.labels,
         epochs=tuple(read),
     )
@@ -130,8 +133,8 @@ class SimulatedWorker(ShardedDataset):
         self._crew = crew
         super().__init__(source, options, layout)
 
-    def _everyones_steps(self, legs: Sequence[Leg]) -> list[int]:
-        return [worker._reader.num_own_steps(legs) for worker in self._crew]
+    def _everyones(self, topic: str, ask: Callable[[Reader], Any]) -> list[Any]:
+        return [ask(worker._reader) for worker in self._crew]
 
 
 def simulated_workers(source: Source, options: Options, layout: Layout) -> list[SimulatedWorker]:

@@ -13,7 +13,7 @@ import rich.table
 import rich.text
 
 from tfdp.data.layout import Layout
-from tfdp.data.order import bounds
+from tfdp.data.order import own_size
 
 _UNLIKELY = 1e-6  # that shuffling gives one order twice, before this is called a fault
 _UNEVEN_BYTES = 1.1  # what the busiest worker may read, in means, before a note says so
@@ -144,7 +144,9 @@ class Audit:
             )
         found += self._same_orders() if self.shuffle_buffer else []
         if not self.order_repeats:
-            found.append("Epoch 0 came in another order when it was read again with the same seed.")
+            found.append(
+                f"Epoch {self.epochs[-1].epoch} came in another order when it was read again with the same seed."
+            )
         promised = self.num_promised_steps
         most = max(worker.num_steps for worker in self.epochs[0].workers)
         if promised is not None and promised != most:
@@ -216,8 +218,7 @@ class Audit:
         return itertools.chain.from_iterable(epoch.workers for epoch in self.epochs)
 
     def _rows_of(self, worker: int) -> int:
-        first, end = bounds(Layout(self.num_workers, worker), self.global_batch_size)
-        return end - first
+        return own_size(Layout(self.num_workers, worker, self.num_replicas_per_worker), self.global_batch_size)
 
     def _problems_of(self, epoch: EpochAudit) -> Iterator[str]:
         begin = f"In epoch {epoch.epoch}, "

@@ -1,6 +1,8 @@
 """Which examples come when: pure arithmetic of seeds, epochs, steps and workers."""
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +28,9 @@ class Leg(NamedTuple):
         return self.global_batch_size * self.num_steps
 
 
-def epoch_seed(seed: int, epoch: int) -> int:
-    """Returns the seed of an epoch's order, in [0, 2**62)."""
-    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> np.uint64(2))
+def epoch_seed(seed: int, epoch: int, *more: int) -> int:
+    """Returns the seed of an epoch's order, in [0, 2**62); another one for other numbers `more`."""
+    return int(np.random.SeedSequence([seed, epoch, *more]).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
 def permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
@@ -36,22 +38,53 @@ def permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng(epoch_seed(seed, epoch)).permutation(num_examples)
 
 
-def bounds(layout: Layout, global_batch_size: int) -> tuple[int, int]:
-    """Returns which rows of each global batch are a worker's: from the first to before the second."""
-    first, end = ((layout.worker + offset) * global_batch_size // layout.num_workers for offset in (0, 1))
-    return first, end
+def own_size(layout: Layout, global_batch_size: int) -> int:
+    """Returns how many examples of each full global batch a worker takes; the first workers take one more."""
+    return sum(end - begin for begin, end in pieces(layout, global_batch_size, global_batch_size))
+
+
+def blocks(layout: Layout, global_batch_size: int) -> list[tuple[int, int]]:
+    """Returns which rows of a global batch the first replicas of all workers take, then the second ones, and so on."""
+    num_local = layout.num_local_replicas
+    edges = [replica * global_batch_size // num_local for replica in range(num_local + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def piece(layout: Layout, begin: Any, end: Any, least: Callable[[Any, Any], Any] = min) -> tuple[Any, Any]:
+    """Returns which rows of those from `begin` to before `end`, one for each of its replicas, a worker takes.
+
+    Workers take rows that follow each other, as many as if they were dealt one by one: over all blocks about the same.
+    """
+    num_workers = layout.num_workers
+
+    def dealt(num_rows: Any, num_first: int) -> Any:
+        """Returns how many of the first rows the first workers get."""
+        return num_rows // num_workers * num_first + least(num_rows % num_workers, num_first)
+
+    first, last = (begin + dealt(end, some) - dealt(begin, some) for some in (layout.worker, layout.worker + 1))
+    return first, last
+
+
+def pieces(layout: Layout, global_batch_size: int, num_rows: int) -> list[tuple[int, int]]:
+    """Returns which rows of a batch of `num_rows` each replica of a worker takes: from the first to before the second.
+
+    Replicas take rows that follow each other: the first replicas of all workers, then the second ones. So Keras joins
+    what they predict. In a batch that is not full the later ones get less, and the workers about the same.
+    """
+    clipped = [tuple(min(edge, num_rows) for edge in block) for block in blocks(layout, global_batch_size)]
+    return [piece(layout, begin, end) for begin, end in clipped]
 
 
 def own_rows(rows: np.ndarray, layout: Layout, global_batch_size: int) -> np.ndarray:
-    """Returns those of an epoch's rows, from the begin of a step on, that a worker takes.
+    """Returns those of an epoch's rows, from the begin of a step on, that a worker takes."""
+    whole = len(rows) // global_batch_size * global_batch_size
 
-    A worker takes the same number of each global batch but the last, of which the first ones take one more.
-    """
-    if global_batch_size % layout.num_workers == 0:
-        return rows[layout.worker :: layout.num_workers]
-    first, end = bounds(layout, global_batch_size)
-    within = np.arange(len(rows)) % global_batch_size
-    return rows[(within >= first) & (within < end)]
+    def own(num_rows: int) -> np.ndarray:
+        ranges = [np.arange(begin, end) for begin, end in pieces(layout, global_batch_size, num_rows)]
+        return np.concatenate(ranges)
+
+    full = rows[:whole].reshape(-1, global_batch_size)[:, own(global_batch_size)]
+    return np.concatenate([full.reshape(-1), rows[whole:][own(len(rows) - whole)]])
 
 
 def num_steps(num_examples: int, global_batch_size: int, uneven: str) -> int:

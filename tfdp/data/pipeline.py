@@ -1,6 +1,7 @@
 """The tf.data pipeline of one worker in one epoch: its examples in batches, one for each of its replicas in turn."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ class Reader:
             dataset = dataset.take(num_steps * self._layout.num_local_replicas)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.deterministic = True
         return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
     def num_own_steps(self, legs: Sequence[Leg]) -> int:
@@ -72,11 +74,18 @@ class Reader:
         )
         return order.num_steps(self._count(("own", tuple(legs)), examples), self._own_size, self._options.uneven)
 
+    def has_left(self, epoch: int, legs: Sequence[Leg]) -> bool:
+        """Returns whether this worker can read anything after `legs`, of all where they have one stream."""
+        if self._options.own_streams:
+            examples = self._own_stream(epoch, legs, self._layout.num_workers, self._layout.worker)
+        else:
+            examples = self._source.examples().skip(sum(leg.num_examples for leg in legs))
+        return next(iter(examples.take(1)), None) is not None
+
     @property
     def _own_size(self) -> int:
         """The examples of this worker in each full global batch, where it has a stream of its own: one at least."""
-        first, end = order.bounds(self._layout, self._options.global_batch_size)
-        return max(end - first, 1)
+        return max(order.own_size(self._layout, self._options.global_batch_size), 1)
 
     def _own_batches(self, epoch: int, legs: Sequence[Leg], num_steps: int | None) -> tf.data.Dataset:
         source, layout, options = self._source, self._layout, self._options
@@ -88,10 +97,14 @@ class Reader:
         skipped = sum(leg.num_examples for leg in legs)
         if isinstance(source, Indexed):
             return self._picked(source, epoch, skipped)
-        examples = self._cache("all", source.examples)
+        # What is cached was read in one order.
+        ordered = source.in_epoch(options.seed, 0 if options.cache else epoch)
+        examples = self._cache("all", ordered.examples)
         if options.shuffle_buffer:
             examples = _shuffled(examples, options.shuffle_buffer, order.epoch_seed(options.seed, epoch))
-        examples = self._evened(examples.skip(skipped) if skipped else examples, ("all", skipped), size)
+        examples = self._evened(
+            examples.skip(skipped) if skipped else examples, ("all", skipped, epoch if source.changes else 0), size
+        )
         own = _own_part(examples, layout, size)
         return self._in_batches(self._with_weights(self._transformed(own, has_weights=options.uneven == "pad")))
 
@@ -134,8 +147,7 @@ class Reader:
             return self._whole_stream(epoch, num_workers, worker)
         *before, last = legs
         if last.num_workers == num_workers:
-            first, end = order.bounds(Layout(num_workers, worker), last.global_batch_size)
-            done = last.num_steps * max(end - first, 1)
+            done = last.num_steps * max(order.own_size(Layout(num_workers, worker), last.global_batch_size), 1)
             return self._own_stream(epoch, before, num_workers, worker).skip(done)
         former = [
             self._own_stream(epoch, legs, last.num_workers, index)
@@ -203,13 +215,11 @@ class Reader:
 
     def _in_batches(self, examples: tf.data.Dataset) -> tf.data.Dataset:
         """Returns a batch for each of this worker's replicas in turn, of its part of each global batch."""
-        layout = self._layout
-        first, end = order.bounds(layout, self._options.global_batch_size)
-        size, num_local = end - first, layout.num_local_replicas
-        batch = self._options.batch or self._batched
-        if size % num_local == 0:
-            return batch(examples, max(size // num_local, 1))
-        edges = tf.constant([replica * size // num_local for replica in range(num_local + 1)], tf.int64)
+        sizes = self._replica_sizes()
+        batch, num_local = self._options.batch or self._batched, self._layout.num_local_replicas
+        if len(set(sizes)) == 1:
+            return batch(examples, max(sizes[0], 1))
+        edges = tf.constant(list(itertools.accumulate(sizes, initial=0)), tf.int64)
 
         def parts(*joined: Any) -> tf.data.Dataset:
             def part(replica: tf.Tensor) -> Any:
@@ -218,7 +228,15 @@ class Reader:
 
             return tf.data.Dataset.range(num_local).map(part)
 
-        return batch(examples, size).flat_map(parts)
+        return batch(examples, sum(sizes)).flat_map(parts)
+
+    def _replica_sizes(self) -> list[int]:
+        """Returns how many examples of each full global batch each replica of this worker takes."""
+        layout, size = self._layout, self._options.global_batch_size
+        if self._options.own_streams:
+            num_local, own = layout.num_local_replicas, self._own_size
+            return [(replica + 1) * own // num_local - replica * own // num_local for replica in range(num_local)]
+        return [end - begin for begin, end in order.pieces(layout, size, size)]
 
     def _batched(self, examples: tf.data.Dataset, size: int) -> tf.data.Dataset:
         # All batches are full where the rest was dropped or filled up: this gives them static shapes.
@@ -240,11 +258,13 @@ def weighted(element: Any, weight: tf.Tensor) -> Any:
         )
     if len(element) == 2:
         return (*element, weight)
-    own = tf.convert_to_tensor(element[2])
-    weight = tf.reshape(
-        tf.cast(weight, own.dtype), [*weight.shape.as_list(), *[1] * (own.shape.rank - weight.shape.rank)]
-    )
-    return (*element[:2], own * weight)
+
+    def scaled(own: Any) -> tf.Tensor:
+        own = tf.convert_to_tensor(own)
+        shape = [*weight.shape.as_list(), *[1] * (own.shape.rank - weight.shape.rank)]
+        return own * tf.reshape(tf.cast(weight, own.dtype), shape)
+
+    return (*element[:2], tf.nest.map_structure(scaled, element[2]))
 
 
 def _beside_weight(transform: Callable[..., Any], element: Any, weight: tf.Tensor) -> Any:
@@ -262,19 +282,27 @@ def _shuffled(examples: tf.data.Dataset, buffer: int, seed: int) -> tf.data.Data
 
 
 def _own_part(examples: tf.data.Dataset, layout: Layout, global_batch_size: int) -> tf.data.Dataset:
-    """Returns this worker's examples of those of all; see `order.own_rows`."""
+    """Returns this worker's examples of those of all; see `order.pieces`."""
     if layout.num_workers == 1:
         return examples
-    if global_batch_size % layout.num_workers == 0:
-        return examples.shard(layout.num_workers, layout.worker)
-    first, end = order.bounds(layout, global_batch_size)
+    blocks = order.blocks(layout, global_batch_size)
+    sizes = [end - begin for begin, end in blocks]
+    if len(sizes) == 1 or all(size == sizes[0] and size % layout.num_workers == 0 for size in sizes):
+        size, blocks = sizes[0], [(0, sizes[0])]  # as if each block were a batch
+    else:
+        size = global_batch_size
 
-    def is_own(position: tf.Tensor, *element: Any) -> tf.Tensor:
-        del element
-        within = position % global_batch_size
-        return (within >= first) & (within < end)
+    def own(*windows: Any) -> tf.data.Dataset:
+        num_rows = tf.nest.flatten(windows)[0].cardinality()
+        window = tf.data.Dataset.zip(_joined(windows))
+        parts = []
+        for block in blocks:
+            begin, end = (tf.minimum(tf.constant(edge, tf.int64), num_rows) for edge in block)
+            begin, end = order.piece(layout, begin, end, tf.minimum)
+            parts.append(window.skip(begin).take(end - begin))
+        return functools.reduce(lambda part, other: part.concatenate(other), parts)
 
-    return examples.enumerate().filter(is_own).map(lambda position, element: element)
+    return examples.window(size).flat_map(own)
 
 
 def _cut(leaf: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:

@@ -9,30 +9,54 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import tf_seam
+from tfdp.data.array_reading import as_arrays
+from tfdp.data.python_sources import PyBatches, generated
 from tfdp.data.sources import Arrays, Source, Stream
 from tfdp.tf_seam import Peeled
 
 _NOTHING = Peeled(None, (), 0)
 
 
-def as_source(dataset: Any, split: str | None = None, *, num_workers: int = 1) -> tuple[Source, Peeled]:
+def as_source(
+    dataset: Any, split: str | None = None, *, num_workers: int = 1, batched: bool | None = None
+) -> tuple[Source, Peeled]:
     """Returns a source of examples, and what was taken off a tf.data.Dataset.
 
     Args:
         dataset: what `tfdp.data.shard` takes.
         split: of a data set of TensorFlow Datasets.
         num_workers: who share it.
+        batched: whether a tf.data.Dataset gives batches; None to tell it by its steps.
 
     Raises:
         TypeError: it is of no kind that is known.
         ValueError: it cannot be shared.
     """
+    if batched is not None and not isinstance(dataset, tf.data.Dataset):
+        raise ValueError(
+            f"`batched` tells what a tf.data.Dataset gives. Received: batched={batched!r} for a "
+            f"{type(dataset).__name__}. Leave it out."
+        )
+    if isinstance(dataset, np.ndarray) and dataset.dtype.kind == "U" and dataset.ndim == 1 and _name_files(dataset):
+        dataset = dataset.tolist()
+    if split is not None and not _is_paths(dataset) and not _is_builder(dataset):
+        raise _no_split(split, f"a {type(dataset).__name__}")
+    return _read(dataset, split, num_workers, batched)
+
+
+def _no_split(split: Any, what: str) -> ValueError:
+    return ValueError(
+        f"`split` is of a data set of TensorFlow Datasets. Received: split={split!r} for {what}. Leave it out."
+    )
+
+
+def _read(dataset: Any, split: str | None, num_workers: int, batched: bool | None) -> tuple[Source, Peeled]:
     if isinstance(dataset, Source):
         return dataset, _NOTHING
     if isinstance(dataset, tf.data.Dataset):
-        return _of_dataset(dataset, num_workers)
+        return _of_dataset(dataset, num_workers, batched)
     if isinstance(dataset, keras.utils.PyDataset):
-        return _of_py_dataset(dataset), _NOTHING
+        return PyBatches(dataset), _NOTHING
     if _is_paths(dataset):
         return _of_names(dataset, split), _NOTHING
     if _is_builder(dataset):
@@ -48,49 +72,28 @@ def as_source(dataset: Any, split: str | None = None, *, num_workers: int = 1) -
             "`shard(generate(), ...)`."
         )
     if callable(dataset):
-        return _of_function(dataset), _NOTHING
-    arrays = tf.nest.map_structure(_as_array, dataset)
+        return generated(dataset), _NOTHING
+    arrays = as_arrays(dataset)
     return Arrays(arrays, f"{_kind(dataset)} of arrays" if tf.nest.is_nested(dataset) else _kind(dataset)), _NOTHING
 
 
-def _of_dataset(dataset: tf.data.Dataset, num_workers: int) -> tuple[Source, Peeled]:
-    peeled = tf_seam.peeled(dataset)
-    if peeled.has_own_order and num_workers > 1:
+def _of_dataset(dataset: tf.data.Dataset, num_workers: int, batched: bool | None) -> tuple[Source, Peeled]:
+    peeled = tf_seam.peeled(dataset, batched=batched)
+    if peeled.gives_batches is None:
         raise ValueError(
-            "`dataset` must have the same order on all workers. Received: a tf.data.Dataset that is shuffled without a "
-            "seed, in a place from which it cannot be taken. Leave `shuffle` out and give `shuffle_buffer` to "
-            "tfdp.data.shard, or give `shuffle` a `seed`."
+            "`dataset` must be known to give examples or batches, which the last steps of this tf.data.Dataset do not "
+            "tell. Say which to tfdp.data.shard: batched=False (an element is one example) or batched=True (it is "
+            f"taken apart along its first axis). Received: elements of {dataset.element_spec}."
+        )
+    if num_workers > 1 and tf_seam.is_unsettled(peeled.inner):
+        raise ValueError(
+            "`dataset` must have the same order on all workers. Received: a tf.data.Dataset with functions that leave "
+            "its order to chance (a shuffle without a seed, a random filter, or `deterministic=False`), or with a "
+            "random choice without a seed. Give a `seed` there, or leave it out and give `shuffle_buffer` to "
+            "tfdp.data.shard."
         )
     inner = peeled.inner.unbatch() if peeled.gives_batches else peeled.inner
     return Stream(inner, "a tf.data.Dataset"), peeled
-
-
-def _of_py_dataset(dataset: keras.utils.PyDataset) -> Source:
-    if dataset.num_batches is None:
-        raise ValueError("`dataset` must end. Received: a PyDataset without a length.")
-    signature = tf.nest.map_structure(_spec_of_rows, _as_tuple(dataset[0]))
-
-    def batches() -> Any:
-        for index in range(dataset.num_batches):
-            yield tf.nest.map_structure(np.asarray, _as_tuple(dataset[index]))
-
-    examples = tf.data.Dataset.from_generator(batches, output_signature=signature).unbatch()
-    return Stream(examples, f"the PyDataset {type(dataset).__name__}")
-
-
-def _of_function(function: Any) -> Source:
-    first = next(iter(function()), None)
-    if first is None:
-        raise ValueError(f"`dataset` must give at least one example. Received: {function!r}, which gives none.")
-    first = tf.nest.map_structure(np.asarray, _as_tuple(first))
-    signature = tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, _dtype_of(array)), first)
-
-    def examples() -> Any:
-        for example in function():
-            yield _as_tuple(example)
-
-    name = getattr(function, "__name__", type(function).__name__)
-    return Stream(tf.data.Dataset.from_generator(examples, output_signature=signature), f"the generator {name}")
 
 
 def _of_names(names: Any, split: str | None) -> Source:
@@ -99,6 +102,8 @@ def _of_names(names: Any, split: str | None) -> Source:
 
     if isinstance(names, str) and not looks_like_files(names):
         return Catalog(names, split)
+    if split is not None:
+        raise _no_split(split, "files")
     return Files([names] if isinstance(names, str | os.PathLike) else list(names))
 
 
@@ -110,36 +115,15 @@ def _is_paths(dataset: Any) -> bool:
     )
 
 
+def _name_files(strings: np.ndarray) -> bool:
+    """Whether an array of strings is one of names of files that are there, and not of examples."""
+    from tfdp.data.formats import kind_of
+
+    return bool(len(strings)) and all(kind_of(name) and tf.io.gfile.exists(name) for name in strings[:2].tolist())
+
+
 def _is_builder(dataset: Any) -> bool:
     return hasattr(dataset, "as_dataset") and hasattr(dataset, "info")
-
-
-def _as_tuple(element: Any) -> Any:
-    """Returns an element with tuples for lists at its top, as TensorFlow and Keras read it."""
-    return tuple(element) if isinstance(element, list) else element
-
-
-def _spec_of_rows(batch: Any) -> tf.TensorSpec:
-    array = np.asarray(batch)
-    return tf.TensorSpec([None, *array.shape[1:]], _dtype_of(array))
-
-
-def _dtype_of(array: np.ndarray) -> tf.DType:
-    return tf.string if array.dtype.kind in "OUS" else tf.as_dtype(array.dtype)
-
-
-def _as_array(leaf: Any) -> Any:
-    if hasattr(leaf, "to_numpy"):  # of pandas
-        leaf = leaf.to_numpy()
-    if isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor | np.ndarray):
-        return leaf
-    if hasattr(leaf, "__array__"):
-        return np.asarray(leaf)
-    raise TypeError(
-        "`dataset` must be a tf.data.Dataset, arrays or tensors, pandas objects, a keras.utils.PyDataset, a function "
-        "that returns an iterator, names of files, or a data set of TensorFlow Datasets. Received: "
-        f"{leaf!r} of type {type(leaf).__name__}."
-    )
 
 
 def _kind(dataset: Any) -> str:

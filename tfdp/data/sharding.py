@@ -2,7 +2,9 @@
 
 import json
 import logging
+import operator
 import random
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from tfdp.data.choosing import choose, has_pieces
 from tfdp.data.layout import Layout, layout_of
 from tfdp.data.order import Leg
 from tfdp.data.pipeline import Options, Reader
+from tfdp.data.python_sources import PyBatches
 from tfdp.data.reading import as_source
 from tfdp.data.sources import Source
 
@@ -31,6 +34,7 @@ def shard(
     by: str = "auto",
     uneven: str | None = None,
     split: str | None = None,
+    batched: bool | None = None,
     map: Callable[..., Any] | None = None,
     cache: bool = False,
 ) -> "ShardedDataset":
@@ -65,6 +69,8 @@ def shard(
             "drop" leaves it out, "pad" fills it up with examples of weight zero. None means "exact", or "drop" for a
             tf.data.Dataset that was batched with `drop_remainder`.
         split: of a data set of TensorFlow Datasets: "train", "test[:10%]" ..
+        batched: whether a tf.data.Dataset gives batches; None to tell it by its steps and shapes, and to raise where
+            these do not tell.
         map: is called for each example of this worker, as `tf.data.Dataset.map` does, after the choice of its part.
         cache: whether examples are kept in memory once they were read (and mapped, where each worker has its own).
 
@@ -76,6 +82,11 @@ def shard(
         ValueError: an argument is out of range, or the data cannot be shared in this way.
         TypeError: `dataset` is of a kind that is not known.
     """
+    if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
+        raise TypeError(
+            "`strategy` must be a strategy, such as tfdp.MultiWorkerMirroredStrategy(), or None for the one in scope. "
+            f"Received: strategy={strategy!r}."
+        )
     strategy = strategy or (tf.distribute.get_strategy() if tf.distribute.has_strategy() else None)
     layout = Layout() if strategy is None else layout_of(strategy)
     source, options, reason = shared(
@@ -88,6 +99,7 @@ def shard(
         by=by,
         uneven=uneven,
         split=split,
+        batched=batched,
         map=map,
         cache=cache,
     )
@@ -106,6 +118,7 @@ def shared(
     by: str = "auto",
     uneven: str | None = None,
     split: str | None = None,
+    batched: bool | None = None,
     map: Callable[..., Any] | None = None,
     cache: bool = False,
 ) -> tuple[Source, Options, str]:
@@ -113,8 +126,10 @@ def shared(
 
     It is the same for every worker of the layout but for a seed that is drawn.
     """
-    _check(shuffle_buffer, seed, by, uneven, map, cache)
-    source, peel = as_source(dataset, split, num_workers=layout.num_workers)
+    shuffle_buffer = None if shuffle_buffer is None else checked_count("shuffle_buffer", shuffle_buffer, least=0)
+    seed = None if seed is None else checked_count("seed", seed, least=0)
+    _check(by, uneven, map, cache, batched)
+    source, peel = as_source(dataset, split, num_workers=layout.num_workers, batched=batched)
     if global_batch_size is None and per_replica_batch_size is None:
         global_batch_size = peel.batch_size
     size = checked_batch_size(global_batch_size, per_replica_batch_size, layout.num_replicas)
@@ -165,7 +180,7 @@ class ShardedDataset(keras_seam.EpochData):
         self._legs: list[Leg] = []  # of this epoch, before the iterator that is read now
         self._consumer: Any = None  # Keras's iterator over epochs, which counts the steps
         self._own_steps = 0  # of an iterator of ours
-        self._waiting: Any = None  # an iterator that nothing was taken from
+        self._waiting: Any = None  # an iterator that nothing was taken from, after what was done to its batches
         self.position = Position(self)
 
     # What users call
@@ -237,9 +252,9 @@ class ShardedDataset(keras_seam.EpochData):
 
     # What Keras calls
 
-    def get_tf_dataset(self) -> Any:
+    def get_tf_dataset(self, transform: keras_seam.OfBatches | None = None) -> Any:
         """Returns the rest of this epoch, distributed over the replicas of the strategy."""
-        return self._distributed()
+        return self._distributed(transform)
 
     @property
     def is_short(self) -> bool:
@@ -249,10 +264,28 @@ class ShardedDataset(keras_seam.EpochData):
         if self.is_short and self._consumer is not None and keras_seam.steps_seen(self._consumer):
             keras_seam.forget_length(self._consumer)
 
-    def begin_epoch(self, consumer: Any) -> Any:
+    def on_epoch_end(self) -> None:
+        # Keras calls this in the middle of the data too, where it makes `steps_per_epoch` of them.
+        if self._consumer is not None and keras_seam.has_run_out(self._consumer):
+            keras_seam.forget_length(self._consumer)  # which counts the step that found nothing
+            self._next_epoch()
+
+    def begin_epoch(self, consumer: Any, transform: keras_seam.OfBatches | None = None) -> Any:
         """Returns the batches of the next epoch, or of this one where nothing has been taken from it."""
         self._begin(consumer)
-        return _Once(self._taken())
+        return _Once(self._taken(transform))
+
+    def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
+        """Raises a ValueError where a model is trained under another strategy than the data are shared for."""
+        theirs = Layout(1, 0, strategy.num_replicas_in_sync)
+        if hasattr(strategy, "everyones") or strategy is self._strategy:
+            theirs = layout_of(strategy)
+        if theirs != self._layout:
+            raise ValueError(
+                f"Data must be shared for the strategy of the model. Expected: {_said(theirs)}, those of the model's "
+                f"{type(strategy).__name__}. Received: data for {_said(self._layout)}. Give `strategy=` to "
+                "tfdp.data.shard, and make and compile the model within `with strategy.scope():` of the same one."
+            )
 
     @property
     def batch_size(self) -> int:
@@ -279,23 +312,43 @@ class ShardedDataset(keras_seam.EpochData):
         self._consumer, self._own_steps = consumer, 0
 
     def _next_epoch(self) -> None:
-        self._epoch, self._legs, self._waiting = self._epoch + 1, [], None
+        self._source.end_epoch(self._epoch)
+        self._stand_at(self._epoch + 1, [])
+
+    def _stand_at(self, epoch: int, legs: list[Leg]) -> None:
+        self._epoch, self._legs, self._waiting = epoch, legs, None
         self._options, self._reader = self._usual
         self._consumer, self._own_steps = None, 0
 
-    def _taken(self) -> Iterator[Any]:
-        if self._waiting is None:
-            self._waiting = iter(self._distributed())
-        return self._waiting
+    def _taken(self, transform: keras_seam.OfBatches | None = None) -> Iterator[Any]:
+        if self._waiting is None or self._waiting[0] is not transform:
+            self._waiting = transform, iter(self._distributed(transform))
+        return self._waiting[1]
 
     def _dataset(self) -> tf.data.Dataset:
         steps = self._agreed_steps(self._legs) if self._options.own_streams else None
-        return self._reader.batches(self._epoch, self._legs, steps)
+        dataset = self._reader.batches(self._epoch, self._legs, steps)
+        self._check_that_workers_read_alike()
+        return dataset
 
-    def _distributed(self) -> Any:
+    def _distributed(self, transform: keras_seam.OfBatches | None = None) -> Any:
+        change = transform or (lambda dataset: dataset)
         if self._strategy is None or self._layout.num_replicas == 1:
-            return self._dataset()
-        return self._strategy.distribute_datasets_from_function(lambda context: self._dataset())
+            return change(self._dataset())
+        return self._strategy.distribute_datasets_from_function(lambda context: change(self._dataset()))
+
+    def _check_that_workers_read_alike(self) -> None:
+        """Raises a ValueError where what Python gives differs from worker to worker in this epoch."""
+        if not isinstance(self._source, PyBatches) or self._layout.num_workers == 1 or self._strategy is None:
+            return
+        everyones = self._strategy.everyones("the first batch of a PyDataset", self._source.fingerprint())
+        for rank, theirs in enumerate(everyones):
+            if theirs != everyones[0]:
+                raise ValueError(
+                    "A PyDataset must give the same batches on all workers: where it shuffles on its own, by a seed "
+                    f"that all have. Received: another length or first batch in epoch {self._epoch} on worker {rank} "
+                    "than on worker 0."
+                )
 
     def _agreed(self, source: Source, options: Options) -> int:
         """Returns the seed that all workers take; raises where they were given other options."""
@@ -326,14 +379,24 @@ class ShardedDataset(keras_seam.EpochData):
         uneven = self._options.uneven
         if uneven == "exact":
             return None
-        everyones = self._everyones_steps(legs)
+        everyones = self._everyones(
+            "the number of steps of an epoch of sharded data", lambda reader: reader.num_own_steps(legs)
+        )
         return min(everyones) if uneven == "drop" else max(everyones)
 
-    def _everyones_steps(self, legs: Sequence[Leg]) -> list[int]:
-        own = self._reader.num_own_steps(legs)
+    def _everyones(self, topic: str, ask: Callable[[Reader], Any]) -> list[Any]:
+        """Returns what the readers of all workers answer; all workers must ask."""
+        own = ask(self._reader)
         if self._layout.num_workers == 1 or self._strategy is None:
             return [own]
-        return self._strategy.everyones("the number of steps of an epoch of sharded data", own)
+        return self._strategy.everyones(topic, own)
+
+    def _has_ended(self) -> bool:
+        """Whether nothing is left of this epoch; reads where nobody knows."""
+        if self.num_batches is not None or not self._legs:
+            return self.num_batches == 0
+        epoch, legs = self._epoch, self._legs
+        return not any(self._everyones("whether data are left", lambda reader: reader.has_left(epoch, legs)))
 
     def _state(self) -> dict[str, Any]:
         legs, options = [leg for leg in self._current_legs() if leg.num_steps], self._options
@@ -341,6 +404,7 @@ class ShardedDataset(keras_seam.EpochData):
             "epoch": self._epoch,
             "legs": legs,
             "seed": options.seed,
+            "shuffle_buffer": options.shuffle_buffer,
             "by": options.by,
             "own_streams": options.own_streams,
         }
@@ -355,15 +419,25 @@ class ShardedDataset(keras_seam.EpochData):
     def _restore(self, state: dict[str, Any]) -> None:
         if state["by"] == "files" and not self._source.part_sizes:
             raise ValueError("The position is one of files. Received: data without files: not those of before.")
+        legs = [Leg(*leg) for leg in state["legs"]]
+        if legs and not self._source.repeats:
+            raise ValueError(
+                "A position within an epoch is of data that come in the same order again. Received: data that are "
+                "shuffled without a seed, or picked at random, in a function. Give a seed there."
+            )
+        buffer = state.get("shuffle_buffer", self._options.shuffle_buffer)
+        if legs and buffer != self._usual[0].shuffle_buffer:
+            raise ValueError(
+                "A position within an epoch is of data that are shuffled as before. Expected: "
+                f"shuffle_buffer={buffer}. Received: shuffle_buffer={self._usual[0].shuffle_buffer}."
+            )
         options = self._usual[0]._replace(seed=state["seed"])
         self._usual = options, Reader(self._source, self._layout, options)
-        self._next_epoch()
-        self._epoch = state["epoch"]
-        self._legs = [Leg(*leg) for leg in state["legs"]]
+        self._stand_at(state["epoch"], legs)
         begun = options._replace(by=state["by"], own_streams=state["own_streams"])
         if self._legs and begun != options:
             self._options, self._reader = begun, Reader(self._source, self._layout, begun)
-        if self.num_batches == 0:
+        if self._has_ended():
             self._next_epoch()
 
 
@@ -383,8 +457,23 @@ class Position(tf.train.experimental.PythonState):
         return json.dumps(self._data._state_after_epoch())
 
     def deserialize(self, string_value: bytes | str) -> None:
-        """Lets the data go on where it stood; within an epoch with what is left of it."""
-        self._data._restore(json.loads(string_value))
+        """Lets the data go on where it stood; within an epoch with what is left of it.
+
+        Raises:
+            ValueError: it is no position, or one of other data.
+        """
+        try:
+            state = json.loads(string_value)
+            read = {**state, "legs": [list(map(operator.index, leg)) for leg in state["legs"]]}
+            whole = all(read[name] >= 0 for name in ("epoch", "seed")) and all(len(leg) == 3 for leg in read["legs"])
+            if not whole or read["by"] not in ("files", "examples") or not isinstance(read["own_streams"], bool):
+                raise ValueError
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                "The position must be what `position.serialize()` of sharded data gave. Received: "
+                f"{textwrap.shorten(repr(string_value), 200)}."
+            ) from error
+        self._data._restore(read)
 
 
 class _Once:
@@ -395,6 +484,10 @@ class _Once:
 
     def __iter__(self) -> Any:
         return self._iterator
+
+
+def _said(layout: Layout) -> str:
+    return f"{layout.num_workers} worker(s) of {layout.num_local_replicas} replica(s)"
 
 
 def checked_batch_size(global_batch_size: Any, per_replica_batch_size: Any, num_replicas: int) -> int:
@@ -429,11 +522,7 @@ def checked_count(name: str, value: Any, *, least: int) -> int:
     return count
 
 
-def _check(shuffle_buffer: Any, seed: Any, by: Any, uneven: Any, transform: Any, cache: Any) -> None:
-    if shuffle_buffer is not None:
-        checked_count("shuffle_buffer", shuffle_buffer, least=0)
-    if seed is not None:
-        checked_count("seed", seed, least=0)
+def _check(by: Any, uneven: Any, transform: Any, cache: Any, batched: Any) -> None:
     for name, value, known in (
         ("by", by, ("auto", "files", "examples")),
         ("uneven", uneven, ("exact", "drop", "pad", None)),
@@ -446,3 +535,5 @@ def _check(shuffle_buffer: Any, seed: Any, by: Any, uneven: Any, transform: Any,
         raise TypeError(f"`map` must be a function of an example. Received: {transform!r}.")
     if not isinstance(cache, bool):
         raise TypeError(f"`cache` must be True or False. Received: cache={cache!r}.")
+    if batched is not None and not isinstance(batched, bool):
+        raise TypeError(f"`batched` must be True, False or None. Received: batched={batched!r}.")

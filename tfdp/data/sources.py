@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import tf_seam
+from tfdp.data import order
 
 
 class Source(abc.ABC):
@@ -19,6 +20,8 @@ class Source(abc.ABC):
         part_names: of them.
         seeds: of what it was shuffled with before: the same on all workers where their order is.
         splits: whether `split` can give a piece without reading the rest.
+        repeats: whether the order of an epoch is the same each time it is read.
+        changes: whether an epoch may have other examples than the one before.
     """
 
     name = "the data"
@@ -27,6 +30,8 @@ class Source(abc.ABC):
     part_names: Sequence[str] = ()
     seeds: Sequence[Sequence[int]] = ()
     splits = False
+    repeats = True
+    changes = False
 
     @abc.abstractmethod
     def examples(self, parts: Sequence[int] | None = None) -> tf.data.Dataset:
@@ -35,6 +40,15 @@ class Source(abc.ABC):
         Args:
             parts: the positions of those to read, in the order in which to begin them; None for all.
         """
+
+    def in_epoch(self, seed: int, epoch: int) -> "Source":
+        """Returns the source as it is in an epoch, where each has an order of its own; else itself."""
+        del seed, epoch
+        return self
+
+    def end_epoch(self, epoch: int) -> None:
+        """Is told that all of an epoch has been read."""
+        del epoch
 
     def split(self, num_pieces: int, piece: int) -> "Source":
         """Returns one of `num_pieces` pieces that together are everything, and differ by one example at most."""
@@ -77,7 +91,7 @@ class Arrays(Indexed):
 
 
 class Stream(Source):
-    """Examples of a tf.data.Dataset."""
+    """Examples of a tf.data.Dataset; what shuffles it within gets seeds that follow from the epoch."""
 
     def __init__(self, dataset: tf.data.Dataset, name: str) -> None:
         cardinality = int(dataset.cardinality())
@@ -89,7 +103,39 @@ class Stream(Source):
         self.name = name
         self.num_examples = None if cardinality == tf.data.UNKNOWN_CARDINALITY else cardinality
         self.seeds = tf_seam.shuffle_seeds(dataset)
+        self.repeats = not tf_seam.is_unsettled(dataset)
         self._dataset = dataset
+        try:
+            self._reseeded = tf_seam.Reseeded(dataset) if tf_seam.has_orders(dataset) else None
+        except ValueError as error:
+            raise ValueError(
+                "`dataset` must have an order that follows from a seed and the epoch. Received: a tf.data.Dataset that "
+                f"is shuffled in a place from which it cannot be taken, before a step {error}. Leave `shuffle` out and "
+                "give `shuffle_buffer` to tfdp.data.shard, or give `shuffle` a `seed` and "
+                "`reshuffle_each_iteration=False`, which keeps one order."
+            ) from error
+
+    def examples(self, parts: Sequence[int] | None = None) -> tf.data.Dataset:
+        del parts
+        return self._dataset
+
+    def in_epoch(self, seed: int, epoch: int) -> Source:
+        if self._reseeded is None:
+            return self
+        this, first = ([self._seed(seed, one, index) for index in range(len(self.seeds))] for one in (epoch, 0))
+        return _Ordered(self, self._reseeded.with_seeds(this, first))
+
+    def _seed(self, seed: int, epoch: int, index: int) -> int:
+        """Returns the seed of one of the places where the data set is shuffled: of its own seeds where it has some."""
+        own = self.seeds[index] if any(self.seeds[index]) else [seed]
+        return order.epoch_seed(abs(own[0]), epoch, *map(abs, own[1:]), index)
+
+
+class _Ordered(Source):
+    """Examples of a source in the order of an epoch."""
+
+    def __init__(self, source: Source, dataset: tf.data.Dataset) -> None:
+        self.name, self.num_examples, self._dataset = source.name, source.num_examples, dataset
 
     def examples(self, parts: Sequence[int] | None = None) -> tf.data.Dataset:
         del parts
