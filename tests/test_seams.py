@@ -160,6 +160,13 @@ ATTRIBUTES = {
         "_num_parallel_calls",
     ],
     "tensorflow.python.data.ops.zip_op._ZipDataset": ["_datasets"],
+    "tensorflow.python.data.ops.unique_op._UniqueDataset": ["_input_dataset"],
+    "tensorflow.python.data.experimental.ops.cardinality._AssertCardinalityDataset": ["_expected_cardinality"],
+    "tensorflow.python.data.ops.group_by_window_op._GroupByWindowDataset": [
+        "_key_func",
+        "_reduce_func",
+        "_window_size_func",
+    ],
     "tensorflow.python.data.ops.concatenate_op._ConcatenateDataset": ["_input_dataset"],
     "tensorflow.python.data.ops.directed_interleave_op._DirectedInterleaveDataset": ["_stop_on_empty_dataset"],
     "tensorflow.python.data.ops.batch_op._BatchDataset": ["_batch_size", "_drop_remainder"],

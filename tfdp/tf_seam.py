@@ -914,6 +914,13 @@ _STEPS: dict[str, Callable[..., tf.data.Dataset]] = {
     ),
     "_UnbatchDataset": lambda step, once, x: type(step)(x),
     "_RestructuredDataset": lambda step, once, x: type(step)(x, step.element_spec),
+    "_UniqueDataset": lambda step, once, x: x.unique(),
+    "_AssertCardinalityDataset": lambda step, once, x: x.apply(
+        tf.data.experimental.assert_cardinality(step._expected_cardinality)
+    ),
+    "_GroupByWindowDataset": lambda step, once, x: x.group_by_window(
+        step._key_func._func, step._reduce_func._func, window_size_func=step._window_size_func._func
+    ),
     "_WindowDataset": lambda step, once, x: x.window(step._size, step._shift, step._stride, step._drop_remainder),
     "_PrefetchDataset": lambda step, once, x: x.prefetch(int(step._buffer_size)),
     "_OptionsDataset": lambda step, once, x: x.with_options(step.options()),

@@ -112,6 +112,10 @@ SHUFFLED = {
         Dataset.from_tensors, num_parallel_calls=2, deterministic=False
     ),
     "in windows": lambda rows: rows.shuffle(20, seed=1).window(3).flat_map(lambda window: window),
+    "grouped": lambda rows: rows.shuffle(20, seed=1).group_by_window(
+        lambda row: row % 2, lambda key, window: window, window_size=3
+    ),
+    "counted": lambda rows: rows.shuffle(20, seed=1).unique().apply(tf.data.experimental.assert_cardinality(20)),
     "unbatched": lambda rows: rows.shuffle(20, seed=1).padded_batch(3).prefetch(1).unbatch(),
 }
 
