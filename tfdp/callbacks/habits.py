@@ -39,7 +39,7 @@ class _Mark(NamedTuple):
 
     Attributes:
         kind: its name in `_KINDS`.
-        path: where it writes; None for tfdp's BackupAndRestore, of which the chief's counts.
+        path: where it writes; None for one of tfdp, of which the chief's counts.
         earlier: how many of the same there are before it.
     """
 
@@ -99,7 +99,7 @@ def _marked(callbacks: Sequence[Any]) -> dict[_Mark, Any]:
     marked = {}
     for callback, (name, kind) in itertools.product(callbacks, _KINDS.items()):
         if isinstance(callback, kind.of_keras):
-            path = None if isinstance(callback, BackupAndRestore) else _absolute(getattr(callback, kind.path))
+            path = None if isinstance(callback, kind.of_tfdp) else _absolute(getattr(callback, kind.path))
             marked[_Mark(name, path, counts[name, path])] = callback
             counts[name, path] += 1
     return marked
