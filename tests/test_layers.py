@@ -28,6 +28,7 @@ FLOORS = {
     "traffic": 1.5,
     "compression_state": 1.5,
     "progress": 1.5,
+    "shares": 1.5,
     "reducer": 2,
     "strategies": 3,
     "keras_seam": 3,

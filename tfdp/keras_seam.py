@@ -11,7 +11,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ from keras.src.trainers import data_adapters, epoch_iterator
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, data_adapter_utils, tf_dataset_adapter
 
-from tfdp import calls, tf_seam, versions
+from tfdp import calls, shares, tf_seam, versions
 from tfdp.progress import Progress
 from tfdp.reducer import GradientReducer
 
@@ -72,29 +72,11 @@ PRIVATE_NAMES = {
 }
 
 
-class Share(NamedTuple):
-    """This replica's part of a global batch.
-
-    Attributes:
-        rows: examples of this replica, an int32 scalar.
-        total: examples of all replicas.
-    """
-
-    rows: tf.Tensor
-    total: tf.Tensor
-
-
 _gradients_are_reduced = contextvars.ContextVar("gradients_are_reduced", default=False)
-_share: contextvars.ContextVar[Share | None] = contextvars.ContextVar("share", default=None)
 _is_partial_sum = contextvars.ContextVar("is_partial_sum", default=False)
 _in_trainer_step = contextvars.ContextVar("in_trainer_step", default=False)
-# What a step has written so far, and the losses that it has scaled by its replica's share.
-_written: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("written", default=None)
 # The trainer that `fit` is about to get its data for.
 _fitted: contextvars.ContextVar[Any] = contextvars.ContextVar("fitted", default=None)
-_is_scaled_later = contextvars.ContextVar("is_scaled_later", default=False)
-_scaled: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("scaled", default=None)
-_unscaled: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("unscaled", default=None)
 
 
 def check() -> None:
@@ -140,18 +122,18 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any], adapt: Callable[..
         (trainer, "fit", functools.partial(_call_together, reducer_of, adapt, "fit")),
         (trainer, "evaluate", functools.partial(_call_together, reducer_of, adapt, "evaluate")),
         (trainer, "predict", functools.partial(_call_together, reducer_of, adapt, "predict")),
-        (trainer, "compute_loss", _note_loss),
-        (keras.metrics.Mean, "update_state", _update_mean),
+        (trainer, "compute_loss", shares.note_loss),
+        (keras.metrics.Mean, "update_state", shares.update_mean),
         (keras_variables.Variable, "assign_add", functools.partial(_add_to_sum, reducer_of, 1)),
         (keras_variables.Variable, "assign_sub", functools.partial(_add_to_sum, reducer_of, -1)),
         (keras_trainer, "reduce_per_replica", functools.partial(_mean_of_workers, reducer_of)),
         (seed_generator, "global_seed_generator", functools.partial(_global_seeds, reducer_of)),
         (keras.random.SeedGenerator, "next", functools.partial(_seed_of_replica, reducer_of)),
-        (keras_core.Variable, "_direct_assign", _note_write),
+        (keras_core.Variable, "_direct_assign", shares.note_write),
         (keras_variables.Variable, "__int__", functools.partial(_as_number, int)),
         (keras_variables.Variable, "__float__", functools.partial(_as_number, float)),
-        (keras_loss, "scale_loss_for_distribution", _scale_by_share),
-        (keras_loss, "unscale_loss_for_distribution", _unscale_by_share),
+        (keras_loss, "scale_loss_for_distribution", shares.scale_by_share),
+        (keras_loss, "unscale_loss_for_distribution", shares.unscale_by_share),
         (keras_loss, "reduce_values", _reduce_values_over_all),
         (keras_loss, "apply_mask", _apply_mask_over_all),
     ):
@@ -206,7 +188,7 @@ def _reduce_then_apply(
         original(optimizer, gradients, variables)
     else:
         gradients = _reduce(reducer, optimizer, gradients, variables)
-        with _set(_gradients_are_reduced, True):
+        with shares.setting(_gradients_are_reduced, True):
             original(optimizer, gradients, variables)
 
 
@@ -241,13 +223,13 @@ def _accumulate_then_reduce(
     sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
 
     def own(local: Sequence[Any]) -> list[tf.Tensor]:
-        return [tf.convert_to_tensor(gradient) for gradient in _without_rows_nothing(local)]
+        return [tf.convert_to_tensor(gradient) for gradient in shares.without_rows_nothing(local)]
 
     def update(local: Sequence[Any]) -> None:
         held = [tf_seam.local_variable(total.value) for total in sums]
         means = [(gradient + total) / steps for gradient, total in zip(own(local), held, strict=True)]
         means = reducer.reduce(optimizer, means, variables)
-        with _set(_gradients_are_reduced, True):
+        with shares.setting(_gradients_are_reduced, True):
             means = optimizer._clip_gradients(means)
             optimizer._apply_weight_decay(variables)
             optimizer._backend_update_step(means, variables, optimizer.learning_rate)
@@ -260,7 +242,7 @@ def _accumulate_then_reduce(
         for gradient, total in zip(own(local), sums, strict=True):
             tf_seam.local_variable(total.value).assign_add(gradient)
 
-    def choose(strategy: tf.distribute.Strategy, per_replica: Sequence[Any], share: Share | None) -> None:
+    def choose(strategy: tf.distribute.Strategy, per_replica: Sequence[Any], share: shares.Share | None) -> None:
         def on_replicas(function: Callable[..., None]) -> Callable[[], tf.Tensor]:
             def branch() -> tf.Tensor:
                 tf_seam.call_for_each_replica(strategy, _with_share(function), args=(share, per_replica))
@@ -271,7 +253,7 @@ def _accumulate_then_reduce(
         is_update = tf.equal((optimizer._iterations.value + 1) % steps, 0)
         tf.cond(is_update, on_replicas(update), on_replicas(accumulate))
 
-    tf.distribute.get_replica_context().merge_call(choose, args=(list(gradients), _share.get()))
+    tf.distribute.get_replica_context().merge_call(choose, args=(list(gradients), shares.current.get()))
     if optimizer.use_ema:
         optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
         if optimizer.ema_overwrite_frequency:
@@ -316,12 +298,12 @@ def _reduce_then_test(
     finite = optimizer.check_finite(grads)
     if accumulates:
         context = tf.distribute.get_replica_context()
-        share = _share.get()
+        share = shares.current.get()
         finite = finite if share is None else finite | (share.rows == 0)
         finite = tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)), 0)
 
     def apply(local: Sequence[Any]) -> None:
-        with _set(_gradients_are_reduced, not accumulates):
+        with shares.setting(_gradients_are_reduced, not accumulates):
             inner.apply(list(local), trainable_variables=variables)
 
     def grow() -> None:
@@ -331,7 +313,9 @@ def _reduce_then_test(
     def count() -> None:
         optimizer.step_counter.assign_add(1)
 
-    def choose(strategy: tf.distribute.Strategy, per_replica: Sequence[Any], finite: Any, share: Share | None) -> None:
+    def choose(
+        strategy: tf.distribute.Strategy, per_replica: Sequence[Any], finite: Any, share: shares.Share | None
+    ) -> None:
         def update() -> None:
             tf_seam.call_for_each_replica(strategy, _with_share(apply), args=(share, per_replica))
             keras.ops.cond(
@@ -343,7 +327,7 @@ def _reduce_then_test(
         first = strategy.experimental_local_results(finite)[0]
         keras.ops.cond(first, update, optimizer._stateful_handle_non_finite_grads)
 
-    tf.distribute.get_replica_context().merge_call(choose, args=(list(grads), finite, _share.get()))
+    tf.distribute.get_replica_context().merge_call(choose, args=(list(grads), finite, shares.current.get()))
 
 
 def _overwrite_locally(
@@ -363,68 +347,15 @@ def _reduce(reducer: GradientReducer, optimizer: Any, gradients: Sequence[Any], 
     # Keras squares and clips the rows of sparse gradients one by one, repeated ones too. Only SGD just adds them up.
     clips = any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue"))
     keep_rows = clips or type(optimizer) is not keras.optimizers.SGD
-    return reducer.reduce(optimizer, _without_rows_nothing(gradients), variables, keep_rows=keep_rows)
-
-
-def _without_rows_nothing(gradients: Sequence[Any]) -> list[Any]:
-    """Returns the gradients; zeros on a replica without rows, where they may be NaN."""
-    share = _share.get()
-    if share is None:
-        return list(gradients)
-    # A choice, not a product: it passes on the tensors that are there, one by one, without a copy.
-    dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
-    chosen = tf.cond(
-        share.rows > 0,
-        lambda: [tf.identity(gradients[i]) for i in dense],
-        lambda: [tf.zeros_like(gradients[i]) for i in dense],
-    )
-    by_index = dict(zip(dense, chosen, strict=True))
-    return [
-        by_index[i] if i in by_index else _zero_without_rows(gradient, share) for i, gradient in enumerate(gradients)
-    ]
-
-
-def _zero_without_rows(gradient: Any, share: Share) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_zero_without_rows(gradient.values, share), gradient.indices, gradient.dense_shape)
-    return tf.where(share.rows > 0, gradient, tf.zeros([], gradient.dtype))
+    return reducer.reduce(optimizer, shares.without_rows_nothing(gradients), variables, keep_rows=keep_rows)
 
 
 # Losses: every example weighs 1 / (global batch), however the batch is split.
 
 
-def _scale_by_share(original: Callable[..., Any], value: Any) -> Any:
-    share = _share.get()
-    if share is None:
-        return original(value)
-    if _is_scaled_later.get():
-        return value
-    return _noted(value * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype))
-
-
-def _unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
-    share = _share.get()
-    if share is None:
-        return original(value)
-    if value.shape.rank:  # a loss that is not reduced: its gradient is that of a sum, and shown is a mean
-        value = tf.reduce_mean(value)
-    elif not _is_scaled_later.get():
-        value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
-    value = tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
-    return _noted_in(_unscaled, value)
-
-
-def _update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
-    """Weighs the loss of one output by its replica's share where Keras counts each batch once, of any size."""
-    share = _share.get()
-    if share is not None and sample_weight is None and any(values is one for one in _unscaled.get() or ()):
-        sample_weight = tf.cast(share.rows, tf.float32) / tf.cast(share.total, tf.float32)
-    return original(metric, values, sample_weight)
-
-
 def _add_sum_over_rows(original: Callable[..., Any], layer: Any, loss: Any) -> None:
     """Adds an activity regularizer of Keras before 3.14 as the sum over rows that it is; others count as means."""
-    share = _share.get()
+    share = shares.current.get()
     if share is not None and _is_called_by(inspect.currentframe(), keras.Layer.__call__):
         loss = loss * tf.cast(share.total, loss.dtype) / tf.cast(tf.maximum(share.rows, 1), loss.dtype)
     original(layer, loss)
@@ -444,18 +375,10 @@ def _reduce_values_over_all(
     if tuple(values.shape) == () and reduction not in (None, "none", "sum"):
         return keras_loss.scale_loss_for_distribution(values)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        weight = _sum_over_replicas(keras.ops.cast(keras.ops.sum(sample_weight), values.dtype))
-        return _as_mean(keras.ops.divide_no_nan(keras.ops.sum(values), weight))
+        weight = shares.sum_over_replicas(keras.ops.cast(keras.ops.sum(sample_weight), values.dtype))
+        return shares.as_mean(keras.ops.divide_no_nan(keras.ops.sum(values), weight))
     reduced = original(values, sample_weight, reduction)
-    return _as_mean(reduced) if reduction == "sum" else reduced
-
-
-def _as_mean(part: Any) -> Any:
-    """Returns this replica's part of a sum; as a mean over its rows where that will be scaled."""
-    share = _share.get()
-    if share is None or not _is_scaled_later.get():
-        return part
-    return part * tf.cast(share.total, part.dtype) / tf.cast(tf.maximum(share.rows, 1), part.dtype)
+    return shares.as_mean(reduced) if reduction == "sum" else reduced
 
 
 def _apply_mask_over_all(
@@ -465,7 +388,7 @@ def _apply_mask_over_all(
     if mask is None or reduction not in ("mean", "sum_over_batch_size") or not _in_trainer_step.get():
         return original(sample_weight, mask, dtype, reduction)
     counts = tf.stack([tf.cast(tf.size(mask), dtype), tf.reduce_sum(tf.cast(mask, dtype))])
-    total, valid = tf.unstack(_sum_over_replicas(counts))
+    total, valid = tf.unstack(shares.sum_over_replicas(counts))
     float_mask = tf.where(tf.cast(mask, tf.bool), tf.math.divide_no_nan(total, valid), 0)
     if sample_weight is None:
         return float_mask
@@ -475,16 +398,12 @@ def _apply_mask_over_all(
     return sample_weight * float_mask
 
 
-def _sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
-
-
 # Metrics of Keras before 3.10, whose variables are summed over the replicas at every write: each replica's part stays
 # its own until it is read, as in later versions.
 
 
 def _add_metric_variable(original: Callable[..., Any], metric: Any, *args: Any, **kwargs: Any) -> Any:
-    with _set(_is_partial_sum, kwargs.get("aggregation", "sum") == "sum"):
+    with shares.setting(_is_partial_sum, kwargs.get("aggregation", "sum") == "sum"):
         return original(metric, *args, **kwargs)
 
 
@@ -497,7 +416,7 @@ def _initialize_partial_sum(
     reducer_of: ReducerOf, original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any
 ) -> Any:
     ours = reducer_of(tf.distribute.get_strategy()) is not None
-    with _set(tf_seam.making_partial_sum, ours and variable.is_partial_sum):
+    with shares.setting(tf_seam.making_partial_sum, ours and variable.is_partial_sum):
         return original(variable, *args, **kwargs)
 
 
@@ -524,65 +443,30 @@ class _TrainerStep:
                 return self._step_function(data)
             with contextlib.ExitStack() as stack:
                 for variable, value in (
-                    (_share, share),
+                    (shares.current, share),
                     (_in_trainer_step, True),
-                    (_written, []),
-                    (_scaled, []),
-                    (_unscaled, []),
+                    (shares.written, []),
+                    (shares.scaled, []),
+                    (shares.unscaled, []),
                 ):
-                    stack.enter_context(_set(variable, value))
+                    stack.enter_context(shares.setting(variable, value))
                 outputs = self._step_function(data)
                 _bring_together(self._trainer)
-                return outputs if self._is_keras_own else self._weighted(outputs)
+                if self._is_keras_own:
+                    return outputs
+                return shares.weighted_logs(outputs, {metric.name for metric in self._trainer.metrics})
 
-    def _noted_share(self, data: Any) -> Share | None:
+    def _noted_share(self, data: Any) -> shares.Share | None:
         """Returns the share of `data`; a step that trains notes it in the progress, with the wishes to stop."""
-        rows = _rows_of(data)
+        rows = shares.rows_of(data)
         if not self._trains:
-            return None if rows is None else Share(rows, _sum_over_replicas(rows))
+            return None if rows is None else shares.Share(rows, shares.sum_over_replicas(rows))
         progress = progress_of(self._trainer)
         counts = tf.stack([tf.constant(0) if rows is None else rows, progress.wish])
-        total, wishes = tf.unstack(_sum_over_replicas(counts))
+        total, wishes = tf.unstack(shares.sum_over_replicas(counts))
         if tf_seam.local_replica_id(tf.distribute.get_replica_context()) == 0:
             progress.note(total, wishes)
-        return None if rows is None else Share(rows, total)
-
-    def _weighted(self, logs: Any) -> Any:
-        """Returns what a step of a user's own tells, so that its mean over replicas is what one device would tell.
-
-        A loss that is scaled by its replica's share counts as a sum, anything else as a mean over the replica's rows.
-        """
-        share = _share.get()
-        if share is None or not isinstance(logs, dict):
-            return logs
-        names = {metric.name for metric in self._trainer.metrics}
-        size = tf.distribute.get_strategy().num_replicas_in_sync
-
-        def weighted(name: str, value: Any) -> Any:
-            if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
-                return value
-            if _is_made_of(value, _scaled.get() or []):
-                return value * size
-            if name in names:
-                return value
-            weight = tf.cast(share.rows * size, value.dtype) / tf.cast(share.total, value.dtype)
-            return tf.where(share.rows > 0, value, tf.zeros([], value.dtype)) * weight
-
-        return {name: weighted(name, value) for name, value in logs.items()}
-
-
-# What passes a factor on from an input to its output.
-_LINEAR = ("AddN", "AddV2", "Cast", "Identity", "Mean", "Mul", "Neg", "RealDiv", "Reshape", "Squeeze", "Sub", "Sum")
-
-
-def _is_made_of(tensor: Any, sources: Sequence[Any], depth: int = 16) -> bool:
-    """Whether `tensor` is one of `sources`, or a sum or multiple of one."""
-    if any(tensor is source for source in sources):
-        return True
-    operation = None if hasattr(tensor, "numpy") else tensor.op
-    if operation is None or operation.type not in _LINEAR or not depth:
-        return False
-    return any(_is_made_of(one, sources, depth - 1) for one in operation.inputs)
+        return None if rows is None else shares.Share(rows, total)
 
 
 def _scale_own_loss(trainer: Any) -> None:
@@ -593,32 +477,12 @@ def _scale_own_loss(trainer: Any) -> None:
 
     @functools.wraps(own)
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
-        with _set(_is_scaled_later, True):
+        with shares.setting(shares.scaled_later, True):
             loss = own(trainer, *args, **kwargs)
         is_scalar = isinstance(loss, tf.Tensor) and loss.shape.rank == 0
-        return keras_loss.scale_loss_for_distribution(loss) if is_scalar and _share.get() is not None else loss
+        return keras_loss.scale_loss_for_distribution(loss) if is_scalar and shares.current.get() is not None else loss
 
     vars(trainer)["compute_loss"] = compute_loss
-
-
-def _note_loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _noted(original(*args, **kwargs))
-
-
-def _noted(loss: Any) -> Any:
-    return _noted_in(_scaled, loss)
-
-
-def _noted_in(variable: contextvars.ContextVar[list[Any] | None], value: Any) -> Any:
-    noted = variable.get()
-    if noted is not None:
-        noted.append(value)
-    return value
-
-
-def _note_write(original: Callable[..., Any], variable: Any, value: Any) -> None:
-    original(variable, value)
-    _noted_in(_written, variable)
 
 
 def _make_weighted_function(
@@ -680,15 +544,6 @@ def _created_outside(what: str) -> ValueError:
     )
 
 
-def _rows_of(data: Any) -> tf.Tensor | None:
-    """Returns how many rows this replica's part of a batch has, an int32 scalar, or None where it has none to count."""
-    leaves = [leaf for leaf in keras.tree.flatten(data) if hasattr(leaf, "shape") and leaf.shape.rank]
-    if not leaves:
-        return None
-    first = leaves[0]
-    return tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.int32)
-
-
 def _bring_together(trainer: Any) -> None:
     """Gives all replicas one value of each variable that their step has written without a rule for several replicas.
 
@@ -705,12 +560,12 @@ def _bring_together(trainer: Any) -> None:
     own = {id(variable) for variable in trainer.non_trainable_variables} - synchronized
     written = {
         id(variable): variable
-        for variable in _written.get() or []
+        for variable in shares.written.get() or []
         if id(variable) in own and variable.aggregation == "none" and tf_seam.is_distributed(variable.value)
     }
     if not written:
         return
-    share, context = _share.get(), tf.distribute.get_replica_context()
+    share, context = shares.current.get(), tf.distribute.get_replica_context()
     is_first = tf_seam.replica_id(context) == 0
 
     def part(value: tf.Tensor) -> tf.Tensor:
@@ -718,7 +573,11 @@ def _bring_together(trainer: Any) -> None:
             return tf.identity(value) if is_first else tf.zeros_like(value)
         if share is None:
             return value / context.num_replicas_in_sync
-        return _zero_without_rows(value, share) * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
+        return (
+            shares.zero_without_rows(value, share)
+            * tf.cast(share.rows, value.dtype)
+            / tf.cast(share.total, value.dtype)
+        )
 
     by_dtype: dict[str, list[Any]] = {}
     for variable in written.values():
@@ -791,7 +650,7 @@ def _global_seeds(reducer_of: ReducerOf, original: Callable[..., Any]) -> Any:
 def _seed_of_replica(
     reducer_of: ReducerOf, original: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    with _set(_written, None):  # its state counts up alike on all replicas
+    with shares.setting(shares.written, None):  # its state counts up alike on all replicas
         seed = original(generator, *args, **kwargs)
     context = tf.distribute.get_replica_context()
     if context is None or reducer_of(context.strategy) is None:
@@ -833,7 +692,7 @@ def _call_together(
         return original(trainer, *args, **kwargs)
     if call == "fit":
         vars(trainer).pop("_tfdp_training_data", None)
-    with _set(_fitted, trainer if call == "fit" else None):
+    with shares.setting(_fitted, trainer if call == "fit" else None):
         if strategy.num_workers == 1:
             return original(trainer, *args, **kwargs)
         return _call_on_all(strategy, adapt, call, original, trainer, *args, **kwargs)
@@ -1036,8 +895,8 @@ def _adapter_of(
         (name, value), *_ = given.items()
         received = f"batch_size={value!r}" if name == "batch_size" else f"a {type(value).__name__} as `{name}`"
         remedy = {
-            "y": "Share pairs: tfdp.data.shard((x, y), ...).",
-            "sample_weight": "Share triples: tfdp.data.shard((x, y, sample_weight), ...).",
+            "y": "shares.Share pairs: tfdp.data.shard((x, y), ...).",
+            "sample_weight": "shares.Share triples: tfdp.data.shard((x, y, sample_weight), ...).",
             "batch_size": "Give tfdp.data.shard its `global_batch_size`.",
         }[name]
         raise ValueError(
@@ -1284,20 +1143,11 @@ def _active_reducer(reducer_of: ReducerOf) -> GradientReducer | None:
     return reducer_of(tf.distribute.get_strategy()) if tf.distribute.get_replica_context() is not None else None
 
 
-@contextlib.contextmanager
-def _set(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def _with_share(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `function` for a replica's new thread, with the share that its thread before had."""
 
-    def call(share: Share | None, *args: Any) -> Any:
-        with _set(_share, share), _set(_in_trainer_step, True):
+    def call(share: shares.Share | None, *args: Any) -> Any:
+        with shares.setting(shares.current, share), shares.setting(_in_trainer_step, True):
             return function(*args)
 
     return call
