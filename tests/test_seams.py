@@ -55,10 +55,17 @@ NAMES = {
     "tensorflow.python.distribute.mirrored_strategy": [
         "MirroredExtended._create_variable",
         "MirroredExtended._get_local_replica_id",
+        "MirroredExtended._batch_reduce_to",
+        "MirroredExtended._get_cross_device_ops",
         "MirroredStrategy._collective_key_base",
     ],
     "tensorflow.python.distribute.multi_worker_util": ["coordination_leader"],
-    "tensorflow.python.distribute.values": ["DistributedVariable._get_replica", "Mirrored", "MirroredVariable"],
+    "tensorflow.python.distribute.values": [
+        "DistributedVariable._get_replica",
+        "DistributedValues",
+        "Mirrored",
+        "MirroredVariable",
+    ],
     "tensorflow.python.eager.context": [
         "Context.abort_collective_ops",
         "Context.configure_coordination_service",
@@ -265,7 +272,6 @@ OWN = {
     "_data",
     "_dataset",
     "_getframe",
-    "_is_keras_own",
     "_key",
     "_key_for",
     "_local_devices",
@@ -280,7 +286,6 @@ OWN = {
     "_transform",
     "_uses",
     "_wanted_devices",
-    "_weighted",
     "_with_instance_keys",
 }
 # Looked at by a test above.

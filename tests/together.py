@@ -155,6 +155,35 @@ def other_epochs(strategy):
 
 
 @check
+def other_steps_per_execution(strategy):
+    model = compiled(strategy, steps_per_execution=1 + strategy.worker)
+    return error_of(lambda: model.fit(*regression(16), epochs=1, verbose=0))
+
+
+@check
+def predict_on_batch_on_chief(strategy):
+    model = compiled(strategy)
+    x, y = regression(16)
+    call = functools.partial(model.predict_on_batch, x) if strategy.worker == 0 else functools.partial(model.fit, x, y)
+    return error_of(call)
+
+
+class ChangesWeights(keras.callbacks.Callback):
+    """Sets weights at the end of each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([weight + 1.0 for weight in self.model.get_weights()])
+
+
+@check
+def changed_on_chief(strategy):
+    model = compiled(strategy)
+    callbacks = [ChangesWeights()] if strategy.worker == 0 else []
+    model.fit(*regression(16), epochs=1, verbose=0, callbacks=callbacks)
+    return {"weights": flat(model.weights)}
+
+
+@check
 def save_on_chief(strategy):
     layers = [keras.Input((8,)), dense(4, 1), keras.layers.BatchNormalization(), dense(1, 2)]
     model = compiled(strategy, lambda: keras.Sequential(layers), lambda: keras.optimizers.Adam(0.01))

@@ -1497,19 +1497,25 @@ def losses_of_its_own_run_eagerly(strategy):
 
 
 class Remembering(keras.layers.Layer):
-    """Keeps a moving average of its inputs, how many rows it has seen, and in how many steps."""
+    """Keeps moving averages of its inputs, how many rows it has seen, in how many steps, and whether it has any."""
 
     def build(self, shape):
         options = {"initializer": "zeros", "trainable": False}
         self.average = self.add_weight(shape=(shape[-1],), name="average", **options)
         self.num_rows = self.add_weight(shape=(), name="num_rows", aggregation="sum", **options)
+        self.mean = self.add_weight(shape=(), name="mean", aggregation="mean", **options)
         self.num_steps = self.add_weight(shape=(), dtype="int32", name="num_steps", **options)
+        self.twice = self.add_weight(shape=(), dtype="int32", name="twice", **options)
+        self.has_any = self.add_weight(shape=(), dtype="bool", name="has_any", **options)
 
     def call(self, x, training=False):
         if training:
             self.average.assign(0.9 * self.average + 0.1 * keras.ops.mean(x, axis=0))
             self.num_rows.assign_add(keras.ops.cast(keras.ops.shape(x)[0], "float32"))
+            self.mean.assign_add(keras.ops.mean(x))
             self.num_steps.assign_add(1)
+            self.twice.assign_add(2)
+            self.has_any.assign(True)
         return x
 
 
@@ -1518,6 +1524,106 @@ def variables_of_a_layer(strategy):
     model = compiled(strategy, lambda: keras.Sequential([keras.Input((8,)), Remembering(), dense(1, 1)]))
     history = fit(model, *regression(NUM_ROWS - 11), epochs=2)
     return outcome(model, history)
+
+
+@training(tolerance=EXACT)
+def sums_of_any_numbers(strategy):
+    """Every replica brings the same nest of numbers; the sum is divided by the number of replicas."""
+
+    def numbers():
+        return {"x": tf.constant(1.5), "n": [tf.constant(2), tf.constant(3, tf.int64)], "u": tf.constant(5, tf.uint8)}
+
+    if strategy is None:
+        return {str(i): leaf for i, leaf in enumerate(tf.nest.flatten({**numbers(), "any": tf.constant(True)}))}
+
+    @tf.function
+    def sums():
+        def on_replica():
+            nest = {**numbers(), "any": tf.constant(True)}
+            return tf.distribute.get_replica_context().all_reduce("SUM", nest)
+
+        return strategy.run(on_replica)
+
+    first = tf.nest.map_structure(lambda one: strategy.experimental_local_results(one)[0].numpy(), sums())
+    size = strategy.num_replicas_in_sync
+    leaves = [leaf if leaf.dtype == bool else leaf / size for leaf in tf.nest.flatten(first)]
+    return {str(i): leaf for i, leaf in enumerate(leaves)}
+
+
+class AsInTheGuide(keras.Model):
+    """Updates its metrics by hand, its loss among them, and tells more."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=predicted)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, predicted)
+        return {**{metric.name: metric.result() for metric in self.metrics}, "shifted": 3.0 - 2.0 * loss}
+
+
+class AlsoTellsTheRate(keras.Model):
+    """Tells more than its metrics, in training and evaluation."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        metrics = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**metrics, "rate": tf.convert_to_tensor(self.optimizer.learning_rate)}
+
+
+@training()
+def metrics_beside_other_logs(strategy):
+    x, y = regression(37)
+    arrays = {}
+    for kind in (AsInTheGuide, AlsoTellsTheRate):
+
+        def make_model(kind=kind):
+            inputs = keras.Input((8,))
+            return kind(inputs, dense(1, 1, activation="sigmoid")(inputs))
+
+        with scope(strategy):
+            model = make_model()
+            metrics = [keras.metrics.AUC(name="auc"), keras.metrics.F1Score(threshold=0.5, name="f1")]
+            model.compile(keras.optimizers.SGD(0.05), "mse", metrics=metrics)
+        labels = (y > 0).astype("float32")
+        history = model.fit(x, labels, batch_size=7, epochs=2, shuffle=False, verbose=0, validation_data=(x, labels))
+        arrays |= {f"{kind.__name__} {key}": value for key, value in outcome(model, history).items()}
+    return arrays
+
+
+class OnlySteps(keras.Model):
+    """Has no `call`, only a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = keras.Sequential([keras.Input((8,)), dense(1, 1)])
+        self.own_loss = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.own_loss]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, self.line(x, training=True))
+        gradients = tape.gradient(loss, self.line.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.line.trainable_variables, strict=True))
+        self.own_loss.update_state(loss)
+        return {"loss": self.own_loss.result()}
+
+
+@training()
+def model_without_call(strategy):
+    with scope(strategy):
+        model = OnlySteps()
+        model.compile(keras.optimizers.SGD(0.05))
+    return outcome(model, fit(model, *regression(NUM_ROWS - 11), epochs=2))
 
 
 class Largest(keras.metrics.Metric):
@@ -1630,6 +1736,8 @@ def rows_that_are_seen_in_a_shuffled_epoch(strategy):
 
 # What two replicas have shown of kinds of models, and of each variable by itself, needs no showing on four.
 _ON_TWO_REPLICAS_ONLY = {
+    "metrics_beside_other_logs",
+    "model_without_call",
     "ragged_and_sparse_rows",
     "python_gives_the_data",
     "data_of_unknown_length",

@@ -20,6 +20,8 @@ _LEAVE_SECONDS = 10.0
 # Which common warnings come from: one worker's are enough.
 _LOGGERS = ("absl", "tensorflow", "tfdp")
 
+_LOG = logging.getLogger("tfdp")
+
 _name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="")
 
 
@@ -133,6 +135,12 @@ class Together(keras.callbacks.Callback):
         elif self._wishes and not self._has_stopped:
             self._has_stopped = self._strategy.all_come(f"stop after {self._num_executions}", _VOTE_SECONDS)
 
+    def on_train_end(self, logs: Any = None) -> None:
+        try:
+            check_equal(self._strategy, self._weights_of(self.model))
+        except ValueError as error:
+            _LOG.error("tfdp: workers have come apart, since something was changed on one of them alone. %s", error)
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if epoch + 1 == self.params["epochs"]:
             return  # it ends here anyway
@@ -152,7 +160,8 @@ def check_equal(strategy: Any, variables: Sequence[tuple[str, Any]]) -> None:
         variables: distributed ones, with their paths.
     """
     digests = [_digest(variable) for _, variable in variables]  # not their paths: a worker may have made a model more
-    if len(set(strategy.everyones("the weights to begin with", zlib.crc32(repr(digests).encode())))) == 1:
+    own = zlib.crc32(repr(digests).encode())
+    if len(set(strategy.everyones("the weights of all", own, within_training=True))) == 1:
         return
     everyones = strategy.everyones("the weights of each worker", digests)
     for rank, theirs in enumerate(everyones):

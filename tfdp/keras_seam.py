@@ -50,7 +50,7 @@ PRIVATE_NAMES = {
         "_apply_weight_decay",
     ),
     keras.optimizers.LossScaleOptimizer: ("_tf_apply", "_stateful_handle_non_finite_grads"),
-    base_trainer.Trainer: ("_symbolic_build", "_flatten_metrics_in_order"),
+    base_trainer.Trainer: ("_symbolic_build", "_flatten_metrics_in_order", "_get_metrics_result_or_logs"),
     keras_trainer.TensorFlowTrainer: ("_maybe_symbolic_build", "_make_function"),
     keras_loss: (
         "reduce_values",
@@ -123,6 +123,7 @@ def install(reducer_of: ReducerOf, share: Callable[..., Any], adapt: Callable[..
         (trainer, "evaluate", functools.partial(_call_together, reducer_of, adapt, "evaluate")),
         (trainer, "predict", functools.partial(_call_together, reducer_of, adapt, "predict")),
         (trainer, "compute_loss", shares.note_loss),
+        (base_trainer.Trainer, "_get_metrics_result_or_logs", functools.partial(_exact_metrics_or_logs, reducer_of)),
         (keras.metrics.Mean, "update_state", shares.update_mean),
         (keras_variables.Variable, "assign_add", functools.partial(_add_to_sum, reducer_of, 1)),
         (keras_variables.Variable, "assign_sub", functools.partial(_add_to_sum, reducer_of, -1)),
@@ -429,8 +430,6 @@ class _TrainerStep:
     def __init__(self, trainer: Any, step_function: Callable[[Any], Any]) -> None:
         self._trainer, self._step_function = trainer, step_function
         self._trains = getattr(step_function, "__name__", "") == "train_step"
-        own = (keras_trainer.TensorFlowTrainer.train_step, keras_trainer.TensorFlowTrainer.test_step)
-        self._is_keras_own = getattr(step_function, "__func__", None) in own
         functools.update_wrapper(self, step_function)
 
     def __call__(self, data: Any) -> Any:
@@ -452,9 +451,9 @@ class _TrainerStep:
                     stack.enter_context(shares.setting(variable, value))
                 outputs = self._step_function(data)
                 _bring_together(self._trainer)
-                if self._is_keras_own:
-                    return outputs
-                return shares.weighted_logs(outputs, {metric.name for metric in self._trainer.metrics})
+                names = _names_of_metrics(self._trainer, shares.written.get() or [])
+                vars(self._trainer).setdefault("_tfdp_metric_names", set()).update(names)
+                return shares.weighted_logs(outputs, names)
 
     def _noted_share(self, data: Any) -> shares.Share | None:
         """Returns the share of `data`; a step that trains notes it in the progress, with the wishes to stop."""
@@ -467,6 +466,41 @@ class _TrainerStep:
         if tf_seam.local_replica_id(tf.distribute.get_replica_context()) == 0:
             progress.note(total, wishes)
         return None if rows is None else shares.Share(rows, total)
+
+
+def _names_of_metrics(trainer: Any, written: Sequence[Any]) -> set[str]:
+    """Returns the names of the metrics whose variables a step has written."""
+    ids = {id(variable) for variable in written}
+    names: set[str] = set()
+    for metric in trainer.metrics:
+        if any(id(variable) in ids for variable in metric.variables):
+            compiled = metric.result() if hasattr(metric, "metrics") else None  # with names of outputs before theirs
+            names |= compiled.keys() if isinstance(compiled, dict) else {metric.name}
+    return names
+
+
+def _exact_metrics_or_logs(
+    reducer_of: ReducerOf, original: Callable[..., Any], trainer: Any, logs: Any
+) -> dict[str, Any]:
+    """Returns the logs of an epoch, with metrics of all replicas also where a step tells more than metrics.
+
+    Keras then takes what the last step has told, which are each replica's own metrics.
+    """
+    results = original(trainer, logs)
+    names = vars(trainer).get("_tfdp_metric_names", set())
+    if not isinstance(results, dict) or reducer_of(trainer.distribute_strategy) is None or not names:
+        return results
+    exact = trainer.get_metrics_result()
+    if results.keys() == exact.keys():
+        return results
+
+    def with_exact(logs: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: with_exact(value) if isinstance(value, dict) else exact.get(name, value) if name in names else value
+            for name, value in logs.items()
+        }
+
+    return with_exact(results)
 
 
 def _scale_own_loss(trainer: Any) -> None:
@@ -713,6 +747,10 @@ def _call_on_all(
         given.arguments["verbose"] = 0
     given.apply_defaults()
     same = {name: str(given.arguments[name]) for name in _SAME if name in given.arguments}
+    same["steps_per_execution"] = str(trainer.steps_per_execution)
+    if call == "fit":
+        validates = given.arguments["validation_data"] is not None or given.arguments["validation_split"]
+        same["validation_data"] = "given" if validates else "none"
     with calls.entered(strategy, call, arguments=same, is_keras_own=is_keras_own):
         if call != "fit":
             return original(*given.args, **given.kwargs)
@@ -1034,6 +1072,7 @@ def _on_split_batch(
         return original(trainer, x, y=y, sample_weight=sample_weight, **kwargs)
     if class_weight is not None and sample_weight is None:
         sample_weight = data_adapter_utils.class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
+    _enter_first(trainer, original.__name__)
     x, y, sample_weight = (_split_rows(strategy, part) for part in (x, y, sample_weight))
     return_dict = kwargs.pop("return_dict", False)
     logs = original(trainer, x, y=y, sample_weight=sample_weight, return_dict=True, **kwargs)
@@ -1045,11 +1084,20 @@ def _on_split_batch(
     return logs if return_dict else trainer._flatten_metrics_in_order(logs)
 
 
+def _enter_first(trainer: Any, call: str) -> None:
+    """Lets all workers make the first call of a kind together; each of many would cost a round trip."""
+    entered = vars(trainer).setdefault("_tfdp_entered", set())
+    if call not in entered:
+        trainer.distribute_strategy.everyones(f"the start of `{call}`", None)
+        entered.add(call)
+
+
 def _predict_on_split_batch(reducer_of: ReducerOf, original: Callable[..., Any], trainer: Any, x: Any) -> Any:
     strategy = trainer.distribute_strategy
     reducer = reducer_of(strategy)
     if reducer is None or reducer.num_replicas == 1:
         return original(trainer, x)
+    _enter_first(trainer, original.__name__)
     predictions = original(trainer, _split_rows(strategy, x))
     calls.leave(strategy)
     return predictions
@@ -1117,6 +1165,8 @@ def _build_for_replicas(
         else:
             *_, batches = next(iter(iterator))  # older Keras gives a step less
             data_batch = next(batches)
+    if type(trainer).call is keras.Model.call:
+        return  # a model that only has steps of its own
     with strategy.scope():
         trainer._symbolic_build(data_batch=keras.tree.map_structure(functools.partial(_local, strategy), data_batch))
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tfdp import tf_seam
+
 
 class Share(NamedTuple):
     """This replica's part of a global batch.
@@ -78,8 +80,12 @@ def as_mean(part: Any) -> Any:
 def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
     """Weighs the loss of one output by its replica's share where Keras counts each batch once, of any size."""
     share = current.get()
-    if share is not None and sample_weight is None and any(values is one for one in unscaled.get() or ()):
-        sample_weight = tf.cast(share.rows, tf.float32) / tf.cast(share.total, tf.float32)
+    if share is not None and isinstance(values, tf.Tensor):
+        is_scaled = is_made_of(values, scaled.get() or [])
+        if is_scaled:  # a user's own step keeps it as it is
+            values = values * tf.cast(share.total, values.dtype) / tf.cast(tf.maximum(share.rows, 1), values.dtype)
+        if sample_weight is None and (is_scaled or any(values is one for one in unscaled.get() or ())):
+            sample_weight = tf.cast(share.rows, tf.float32) / tf.cast(share.total, tf.float32)
     return original(metric, values, sample_weight)
 
 
@@ -120,23 +126,37 @@ def weighted_logs(logs: Any, metric_names: Collection[str]) -> Any:
     share = current.get()
     if share is None or not isinstance(logs, dict):
         return logs
-    size = tf.distribute.get_strategy().num_replicas_in_sync
+    size, losses = tf.distribute.get_strategy().num_replicas_in_sync, scaled.get() or []
 
     def weighted(name: str, value: Any) -> Any:
         if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
             return value
-        if is_made_of(value, scaled.get() or []):
-            return value * size
         if name in metric_names:
             return value
         weight = tf.cast(share.rows * size, value.dtype) / tf.cast(share.total, value.dtype)
-        return tf.where(share.rows > 0, value, tf.zeros([], value.dtype)) * weight
+        parts = [
+            sign * (term * size if is_made_of(term, losses) else zero_without_rows(term, share) * weight)
+            for sign, term in terms_of(value)
+        ]
+        return tf.add_n(parts) if len(parts) > 1 else parts[0]
 
     return {name: weighted(name, value) for name, value in logs.items()}
 
 
 # What passes a factor on from an input to its output.
 _LINEAR = ("AddN", "AddV2", "Cast", "Identity", "Mean", "Mul", "Neg", "RealDiv", "Reshape", "Squeeze", "Sub", "Sum")
+
+
+def terms_of(tensor: Any) -> list[tuple[int, Any]]:
+    """Returns what a tensor is the sum of, with signs, as far as a graph shows it."""
+    operation = None if hasattr(tensor, "numpy") else tensor.op
+    if operation is None or operation.type not in ("AddV2", "Sub"):
+        return [(1, tensor)]
+    first, second = operation.inputs
+    if first.shape != second.shape:
+        return [(1, tensor)]
+    sign = 1 if operation.type == "AddV2" else -1
+    return terms_of(first) + [(sign * inner, term) for inner, term in terms_of(second)]
 
 
 def is_made_of(tensor: Any, sources: Sequence[Any], depth: int = 16) -> bool:
@@ -155,8 +175,19 @@ def note_loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def note_write(original: Callable[..., Any], variable: Any, value: Any) -> None:
-    """Assigns `value`, and notes that the step has written the variable."""
-    original(variable, value)
+    """Assigns `value`, and notes that the step has written the variable.
+
+    With `aggregation="mean"` the mean over replicas is one over their rows.
+    """
+    share = current.get()
+    is_mean = share is not None and variable.aggregation == "mean" and tf_seam.is_mirrored(variable.value)
+    if share is not None and is_mean and variable.value.dtype.is_floating and not variable.trainable:
+        value = tf.cast(value, variable.value.dtype)
+        weight = tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
+        total = sum_over_replicas(zero_without_rows(value, share) * weight)
+        tf_seam.local_variable(variable.value).assign(total)
+    else:
+        original(variable, value)
     noted(written, variable)
 
 

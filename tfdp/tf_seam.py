@@ -236,7 +236,42 @@ class _PartialSums:
         return super()._create_variable(next_creator, **kwargs)  # type: ignore[misc]
 
 
-class MirroredExtended(_PartialSums, mirrored_strategy.MirroredExtended):
+class _AnyNumbers:
+    """Reduces nests of numbers of any dtype, where TensorFlow takes int32 only alone, and no booleans."""
+
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list[Any]:
+        pairs = [(_without_booleans(value), value, destination) for value, destination in value_destination_pairs]
+        reduced: list[Any] = [None] * len(pairs)
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for i, (carried, value, _) in enumerate(pairs):
+            first, second = (self._get_cross_device_ops(carried) for _ in range(2))  # type: ignore[attr-defined]
+            # What is made anew each time reduces on the host, and nothing else with it.
+            groups.setdefault((id(first) if first is second else -i, carried is not value), []).append(i)
+        for (_, are_booleans), members in groups.items():
+            of_group = [(pairs[i][0], pairs[i][0] if are_booleans else pairs[i][2]) for i in members]
+            results = super()._batch_reduce_to(reduce_op, of_group, options)  # type: ignore[misc]
+            for i, result in zip(members, results, strict=True):
+                reduced[i] = _of_each(lambda one: tf.cast(one, tf.bool), result) if are_booleans else result
+        return reduced
+
+
+def _without_booleans(value: Any) -> Any:
+    """Returns `value`, of one replica or several, with booleans as integers."""
+    first = value.values[0] if isinstance(value, values.DistributedValues) else value
+    return _of_each(lambda one: tf.cast(one, tf.int32), value) if getattr(first, "dtype", None) == tf.bool else value
+
+
+def _of_each(function: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
+    if not isinstance(value, values.DistributedValues):
+        return function(value)
+    results = []
+    for one in value.values:
+        with tf.device(one.device):
+            results.append(function(one))
+    return distribute_utils.regroup(results)
+
+
+class MirroredExtended(_PartialSums, _AnyNumbers, mirrored_strategy.MirroredExtended):
     """What TensorFlow's MirroredStrategy does, with groups that no other strategy of the process ever joins."""
 
     def __init__(
@@ -246,7 +281,7 @@ class MirroredExtended(_PartialSums, mirrored_strategy.MirroredExtended):
         super().__init__(container_strategy, devices=list(devices), cross_device_ops=cross_device_ops)
 
 
-class MultiWorkerExtended(_PartialSums, collective_all_reduce_strategy.CollectiveAllReduceExtended):
+class MultiWorkerExtended(_PartialSums, _AnyNumbers, collective_all_reduce_strategy.CollectiveAllReduceExtended):
     """What TensorFlow's MultiWorkerMirroredStrategy does, on all local devices and with deadlines."""
 
     # The cluster's heartbeats do that. TensorFlow's own thread for it, which every strategy but the first would start,

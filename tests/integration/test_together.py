@@ -108,6 +108,23 @@ def test_other_epochs_on_each_worker_are_an_error(returned):
         )
 
 
+def test_other_steps_per_execution_on_each_worker_are_an_error(returned):
+    for result in returned("other_steps_per_execution"):
+        assert "`steps_per_execution` of `fit` must be the same on all workers." in message(result)
+
+
+def test_a_batch_of_the_chief_alone_is_an_error_on_all(returned):
+    on_chief, on_other = returned("predict_on_batch_on_chief")
+    assert "Received: the start of `predict_on_batch` here, the start of `fit` there" in message(on_chief)
+    assert "Received: the start of `fit` here, the start of `predict_on_batch` there" in message(on_other)
+
+
+def test_workers_that_come_apart_are_told_at_the_end(ended, returned):
+    first, second = returned("changed_on_chief")
+    assert (first["weights"] != second["weights"]).any()
+    assert "tfdp: workers have come apart, since something was changed on one of them alone." in ended[1][0].output
+
+
 def test_the_chief_may_save_alone(returned):
     first, second = returned("save_on_chief")
     np.testing.assert_array_equal(first["saved"], first["weights"])
