@@ -1171,18 +1171,22 @@ def assert_numbers_computed_by_hand(names, recorded_of) -> None:
         arrays = recorded_of(name)
         for array, values in BY_HAND[name].items():
             near(arrays[array], values, err_msg=f"{array} of {name}")
-    np.testing.assert_allclose(recorded_of("mixed_float16_by_hand")["weights"], [0.99342, 0.99332], atol=1e-4)
+    if "mixed_float16_by_hand" in names:
+        np.testing.assert_allclose(recorded_of("mixed_float16_by_hand")["weights"], [0.99342, 0.99332], atol=1e-4)
     for (num_rows, batch_size), (_, _, evaluated) in UNEVEN_BY_HAND.items():
-        if evaluated is not None:
-            near(recorded_of(f"{num_rows}_rows_in_batches_of_{batch_size}")["evaluated"][0], evaluated)
-    for name in ("eight_rows_as_arrays", "eight_rows_as_a_data_set", "eight_rows_repeated"):
+        name = f"{num_rows}_rows_in_batches_of_{batch_size}"
+        if evaluated is not None and name in names:
+            near(recorded_of(name)["evaluated"][0], evaluated)
+    for name in {"eight_rows_as_arrays", "eight_rows_as_a_data_set", "eight_rows_repeated"} & set(names):
         arrays = recorded_of(name)
         near(arrays["weights"], [0.986725, 0.986515])
         near([*arrays["history_loss"], *arrays["history_mae"]], [0.417493, 0.562521])
-    arrays = recorded_of("eight_rows_as_arrays")
-    near(arrays["evaluated"], [0.396910, 0.549296])
-    near(arrays["predicted"], eight_rows()[0] @ arrays["weights"][:, np.newaxis])
-    near(recorded_of("freeze_train_unfreeze_train")["unfrozen"], np.full((2, 2), 0.804106), rtol=1e-4)
+    if "eight_rows_as_arrays" in names:
+        arrays = recorded_of("eight_rows_as_arrays")
+        near(arrays["evaluated"], [0.396910, 0.549296])
+        near(arrays["predicted"], eight_rows()[0] @ arrays["weights"][:, np.newaxis])
+    if "freeze_train_unfreeze_train" in names:
+        near(recorded_of("freeze_train_unfreeze_train")["unfrozen"], np.full((2, 2), 0.804106), rtol=1e-4)
 
 
 # What differs by design, or by the number of workers
@@ -1736,6 +1740,15 @@ def rows_that_are_seen_in_a_shuffled_epoch(strategy):
 
 # What two replicas have shown of kinds of models, and of each variable by itself, needs no showing on four.
 _ON_TWO_REPLICAS_ONLY = {
+    "dictionaries_of_several_dtypes",
+    "saved_and_loaded",
+    "freeze_train_unfreeze_train",
+    "complex_and_double_variables",
+    "eight_rows_as_a_data_set",
+    "9_rows_in_batches_of_4",
+    "7_rows_in_batches_of_7",
+    "mixed_float16_by_hand",
+    "batch_normalization_by_hand",
     "metrics_beside_other_logs",
     "model_without_call",
     "ragged_and_sparse_rows",

@@ -10,6 +10,7 @@ import inspect
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -657,16 +658,19 @@ def make_global_seeds(strategy: tf.distribute.Strategy) -> None:
 
     Keras makes it when it is first used, which fails within a step.
     """
-    made = seed_generator.global_state.get_global_attribute(seed_generator_name())
-    held = getattr(getattr(made, "state", None), "_value", None)
-    is_ours = held is not None and getattr(held, "distribute_strategy", None) is strategy
-    if not is_ours:
+    kept = seed_generator.global_state.get_global_attribute(seed_generator_name())
+    own = getattr(strategy, "global_seeds", None)
+    held = getattr(getattr(kept, "state", None), "_value", None)
+    if getattr(held, "distribute_strategy", None) is strategy:
+        own = kept
+    elif kept is None or own is None:  # it is the first time, or seeds were set anew
         # Made from a state of Python's random numbers that stays as it is: the weights of later layers follow from it.
         seed = random.Random(str(random.getstate())).randint(1, 10**9)
         with tf.init_scope(), strategy.scope():
-            made = keras.random.SeedGenerator(seed, name="global_seed_generator")
-        seed_generator.global_state.set_global_attribute(seed_generator_name(), made)
-    strategy.global_seeds = made  # which threads of replicas see, unlike what Keras holds in this one
+            own = keras.random.SeedGenerator(seed, name="global_seed_generator")
+    # Else another strategy was used meanwhile, which other workers may not have: nothing is made that they would miss.
+    seed_generator.global_state.set_global_attribute(seed_generator_name(), own)
+    strategy.global_seeds = own  # which threads of replicas see, unlike what Keras holds in this one
 
 
 def seed_generator_name() -> str:
@@ -916,15 +920,16 @@ def _adapter_of(
 ) -> Any:
     """Refuses what sharded data cannot be given beside, and weighs classes, both of which Keras would pass over."""
     if not isinstance(x, EpochData):
-        return original(
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            steps_per_epoch=steps_per_epoch,
-            shuffle=shuffle,
-            class_weight=class_weight,
-        )
+        with _warnings_of_caller():
+            return original(
+                x=x,
+                y=y,
+                sample_weight=sample_weight,
+                batch_size=batch_size,
+                steps_per_epoch=steps_per_epoch,
+                shuffle=shuffle,
+                class_weight=class_weight,
+            )
     # A validation, which does not shuffle, gets the batch size of the training.
     size = batch_size if shuffle and batch_size != x.batch_size else None
     given = {"y": y, "sample_weight": sample_weight, "batch_size": size}
@@ -933,14 +938,32 @@ def _adapter_of(
         (name, value), *_ = given.items()
         received = f"batch_size={value!r}" if name == "batch_size" else f"a {type(value).__name__} as `{name}`"
         remedy = {
-            "y": "shares.Share pairs: tfdp.data.shard((x, y), ...).",
-            "sample_weight": "shares.Share triples: tfdp.data.shard((x, y, sample_weight), ...).",
+            "y": "Share pairs: tfdp.data.shard((x, y), ...).",
+            "sample_weight": "Share triples: tfdp.data.shard((x, y, sample_weight), ...).",
             "batch_size": "Give tfdp.data.shard its `global_batch_size`.",
         }[name]
         raise ValueError(
             f"`{name}` must not be given where `x` is what tfdp.data.shard returns. Received: {received}. {remedy}"
         )
     return x if class_weight is None else _ClassWeighted(x, class_weight)
+
+
+@contextlib.contextmanager
+def _warnings_of_caller() -> Iterator[None]:
+    """Lets Keras's warnings be those of Keras's module that has asked for what a replacement does, not of tfdp's."""
+    frame = sys._getframe(4)  # past contextlib, the replacement and what `_replace` wraps it in
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for one in caught:
+        warnings.warn_explicit(
+            one.message,
+            one.category,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+            frame.f_globals.get("__name__"),
+            frame.f_globals.setdefault("__warningregistry__", {}),
+        )
 
 
 def steps_seen(consumer: Any) -> int:

@@ -11,7 +11,7 @@ from tfdp import compression
 from tfdp.collectives import loopback
 
 every_size = pytest.mark.parametrize("size", SIZES)
-fixed_examples = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+fixed_examples = settings(derandomize=True, database=None, deadline=None, max_examples=15)
 
 
 def test_none_sends_and_sums_exactly():

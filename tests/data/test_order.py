@@ -42,7 +42,7 @@ def test_rows_of_an_epoch_are_those_of_its_batches(num_workers, num_replicas, si
 
 @pytest.mark.parametrize("name", ["arrays", "stream"])
 @given(num_workers=st.integers(1, 4), num_replicas=st.integers(1, 3), size=st.integers(1, 12), count=st.integers(0, 40))
-@settings(derandomize=True, database=None, deadline=None, max_examples=15)
+@settings(derandomize=True, database=None, deadline=None, max_examples=8)
 def test_the_batches_of_replicas_join_to_the_data(name, num_workers, num_replicas, size, count):
     rows = np.arange(count) if name == "arrays" else tf.data.Dataset.range(count).filter(lambda row: row >= 0)
     steps = []

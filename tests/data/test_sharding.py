@@ -18,7 +18,7 @@ from tfdp.data import Layout, Source
 from tfdp.data.layout import assigned
 from tfdp.data.sharding import ShardedDataset, shared
 
-fixed_examples = settings(derandomize=True, database=None, deadline=None, max_examples=10)
+fixed_examples = settings(derandomize=True, database=None, deadline=None, max_examples=6)
 
 
 class Parts(Source):
