@@ -1740,6 +1740,7 @@ def rows_that_are_seen_in_a_shuffled_epoch(strategy):
 
 # What two replicas have shown of kinds of models, and of each variable by itself, needs no showing on four.
 _ON_TWO_REPLICAS_ONLY = {
+    "metrics_of_scores",
     "dictionaries_of_several_dtypes",
     "saved_and_loaded",
     "freeze_train_unfreeze_train",
@@ -1897,7 +1898,7 @@ ON_THE_WIRE = ("embedding_by_hand", "overflow_on_one_replica")
 
 def trained_under(name):
     """Returns the names of the trainings of `UNDER_COMPRESSION` that a compressor is tried on."""
-    return UNDER_COMPRESSION if name in ("none", *BETWEEN_WORKERS) else UNDER_EVERY_COMPRESSOR
+    return UNDER_COMPRESSION if name in ("none", "int8", "topk", "powersgd") else UNDER_EVERY_COMPRESSOR
 
 
 def record_under_compressors(
