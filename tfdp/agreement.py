@@ -74,10 +74,8 @@ class Agreement:
             return True
         prefix = f"tfdp/strategy {self._strategy_number}/vote {self._num_calls}/{topic}"
         tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
-        end = time.monotonic() + timeout_seconds
         try:
-            for rank in range(self._cluster.num_workers):
-                tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
+            _wait_for(prefix, range(self._cluster.num_workers), timeout_seconds)
             answer = "all"
         except tf.errors.DeadlineExceededError:
             answer = "not all"
@@ -96,16 +94,13 @@ class Agreement:
         if self._cluster is None:
             return
         prefix = f"tfdp/strategy {self._strategy_number}/leave {self._next_call()}"
-        end = time.monotonic() + timeout_seconds
-        others = range(1, self._cluster.num_workers)
         with contextlib.suppress(tf.errors.OpError):
             if not self._cluster.is_chief:
-                tf_seam.read_published(f"{prefix}/0", timeout_seconds)
+                _wait_for(prefix, [0], timeout_seconds)
                 tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
                 return
             tf_seam.publish(f"{prefix}/0", "")
-            for rank in others:
-                tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
+            _wait_for(prefix, range(1, self._cluster.num_workers), timeout_seconds)
             for rank in range(self._cluster.num_workers):
                 tf_seam.unpublish(f"{prefix}/{rank}")
 
@@ -137,13 +132,11 @@ class Agreement:
         """Lets the chief, which keeps what workers write down, live until all others have seen how they differ."""
         assert self._cluster is not None
         prefix = f"tfdp/strategy {self._strategy_number}/seen {self._num_calls}"
-        end = time.monotonic() + _LAST_SECONDS
         with contextlib.suppress(tf.errors.OpError):
-            if not self._cluster.is_chief:
+            if self._cluster.is_chief:
+                _wait_for(prefix, range(1, self._cluster.num_workers), _LAST_SECONDS)
+            else:
                 tf_seam.publish(f"{prefix}/{self._cluster.rank}", "")
-                return
-            for rank in range(1, self._cluster.num_workers):
-                tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
 
     def _next_call(self) -> int:
         self._num_calls += 1
@@ -152,6 +145,13 @@ class Agreement:
     def _where(self, rank: int) -> str:
         assert self._cluster is not None
         return f"(here: {self._cluster.name(self._cluster.rank)}, there: {self._cluster.name(rank)})"
+
+
+def _wait_for(prefix: str, ranks: Iterable[int], timeout_seconds: float) -> None:
+    """Waits until all of `ranks` have published under `prefix`, for at most `timeout_seconds` in all."""
+    end = time.monotonic() + timeout_seconds
+    for rank in ranks:
+        tf_seam.read_published(f"{prefix}/{rank}", end - time.monotonic())
 
 
 def describe(item: dict) -> str:

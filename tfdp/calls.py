@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from tfdp import tf_seam
-from tfdp.progress import Progress
+from tfdp.progress import Progress, progress_of
 
 # How long a worker that wishes to stop waits for all others to wish so after the same step.
 _VOTE_SECONDS = 2.0
@@ -22,12 +22,8 @@ _LOGGERS = ("absl", "tensorflow", "tfdp")
 
 _LOG = logging.getLogger("tfdp")
 
+# Which call of Keras this is within: "fit", "evaluate", "predict", or "" for none.
 _name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="")
-
-
-def name() -> str:
-    """Returns which call of Keras this is within: "fit", "evaluate", "predict", or "" for none."""
-    return _name.get()
 
 
 @contextlib.contextmanager
@@ -44,7 +40,7 @@ def entered(strategy: Any, call: str, *, arguments: Any, is_keras_own: bool) -> 
         ValueError: another worker is about to do something else, or with other arguments.
         RuntimeError: a worker did not come in time.
     """
-    is_silent = strategy.worker > 0 and not name()
+    is_silent = strategy.worker > 0 and not _name.get()
     token = _name.set(call)
     try:
         if not is_keras_own:
@@ -53,7 +49,7 @@ def entered(strategy: Any, call: str, *, arguments: Any, is_keras_own: bool) -> 
             yield
     finally:
         _name.reset(token)
-    if not name():
+    if not _name.get():
         leave(strategy)
 
 
@@ -95,16 +91,10 @@ class Together(keras.callbacks.Callback):
     It is the last of the callbacks, so that it sees what the others have done.
     """
 
-    def __init__(self, strategy: Any, progress_of: Any, weights_of: Any) -> None:
-        """Keeps workers together.
-
-        Args:
-            strategy: of tfdp, over several workers.
-            progress_of: model -> its `Progress`.
-            weights_of: model -> the variables of the model and its optimizer, by path.
-        """
+    def __init__(self, strategy: Any) -> None:
+        """Keeps the workers of `strategy`, one of tfdp, together."""
         super().__init__()
-        self._strategy, self._progress_of, self._weights_of = strategy, progress_of, weights_of
+        self._strategy = strategy
         self._wishes = self._has_stopped = self._has_begun = False
         self._num_executions = 0
 
@@ -126,7 +116,7 @@ class Together(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if not self._has_begun:
             self._has_begun = True
-            check_equal(self._strategy, self._weights_of(self.model))
+            check_equal(self._strategy, _weights_of(self.model))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._num_executions += 1
@@ -137,7 +127,7 @@ class Together(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         try:
-            check_equal(self._strategy, self._weights_of(self.model))
+            check_equal(self._strategy, _weights_of(self.model))
         except ValueError as error:
             _LOG.error("tfdp: workers have come apart, since something was changed on one of them alone. %s", error)
 
@@ -149,7 +139,14 @@ class Together(keras.callbacks.Callback):
 
     @property
     def _progress(self) -> Progress:
-        return self._progress_of(self.model)
+        return progress_of(self.model)
+
+
+def _weights_of(model: keras.Model) -> list[tuple[str, Any]]:
+    """Returns the variables of a model and its optimizer, with their paths."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.weights, *(optimizer.variables if optimizer else ())]
+    return [(variable.path, variable) for variable in variables]
 
 
 def check_equal(strategy: Any, variables: Sequence[tuple[str, Any]]) -> None:

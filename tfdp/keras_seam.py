@@ -29,7 +29,7 @@ from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, data_adapter_utils, tf_dataset_adapter
 
 from tfdp import calls, shares, tf_seam, versions
-from tfdp.progress import Progress
+from tfdp.progress import progress_of
 from tfdp.reducer import GradientReducer
 
 _LOG = logging.getLogger("tfdp")
@@ -359,7 +359,7 @@ def _add_sum_over_rows(original: Callable[..., Any], layer: Any, loss: Any) -> N
     """Adds an activity regularizer of Keras before 3.14 as the sum over rows that it is; others count as means."""
     share = shares.current.get()
     if share is not None and _is_called_by(inspect.currentframe(), keras.Layer.__call__):
-        loss = loss * tf.cast(share.total, loss.dtype) / tf.cast(tf.maximum(share.rows, 1), loss.dtype)
+        loss = shares.mean_of_part(loss, share)
     original(layer, loss)
 
 
@@ -489,11 +489,10 @@ def _exact_metrics_or_logs(
     """
     results = original(trainer, logs)
     names = vars(trainer).get("_tfdp_metric_names", set())
-    if not isinstance(results, dict) or reducer_of(trainer.distribute_strategy) is None or not names:
+    taken = results is not logs  # of all replicas already
+    if taken or not isinstance(logs, dict) or reducer_of(trainer.distribute_strategy) is None or not names:
         return results
     exact = trainer.get_metrics_result()
-    if results.keys() == exact.keys():
-        return results
 
     def with_exact(logs: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -501,7 +500,7 @@ def _exact_metrics_or_logs(
             for name, value in logs.items()
         }
 
-    return with_exact(results)
+    return with_exact(logs)
 
 
 def _scale_own_loss(trainer: Any) -> None:
@@ -608,11 +607,7 @@ def _bring_together(trainer: Any) -> None:
             return tf.identity(value) if is_first else tf.zeros_like(value)
         if share is None:
             return value / context.num_replicas_in_sync
-        return (
-            shares.zero_without_rows(value, share)
-            * tf.cast(share.rows, value.dtype)
-            / tf.cast(share.total, value.dtype)
-        )
+        return shares.part_of_mean(shares.zero_without_rows(value, share), share)
 
     by_dtype: dict[str, list[Any]] = {}
     for variable in written.values():
@@ -706,16 +701,6 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15 >> 16  # odd, and wider than any seed that a u
 _SAME = ("epochs", "initial_epoch", "validation_steps", "validation_freq")
 
 
-def progress_of(trainer: Any) -> Progress:
-    """Returns the progress of a trainer, made when it is first asked for."""
-    return vars(trainer).setdefault("_tfdp_progress", None) or _made_progress(trainer)
-
-
-def _made_progress(trainer: Any) -> Progress:
-    vars(trainer)["_tfdp_progress"] = progress = Progress()
-    return progress
-
-
 def _call_together(
     reducer_of: ReducerOf,
     adapt: Callable[..., Any],
@@ -733,20 +718,17 @@ def _call_together(
     with shares.setting(_fitted, trainer if call == "fit" else None):
         if strategy.num_workers == 1:
             return original(trainer, *args, **kwargs)
-        return _call_on_all(strategy, adapt, call, original, trainer, *args, **kwargs)
+        given = inspect.signature(original).bind(trainer, *args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_entered(strategy, call, trainer, given))
+            if call == "fit":
+                stack.enter_context(_together(strategy, trainer, adapt, given.arguments))
+            return original(*given.args, **given.kwargs)
 
 
-def _call_on_all(
-    strategy: Any,
-    adapt: Callable[..., Any],
-    call: str,
-    original: Callable[..., Any],
-    trainer: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    is_keras_own = bool(kwargs.get("_use_cached_eval_dataset"))
-    given = inspect.signature(original).bind(trainer, *args, **kwargs)
+def _entered(strategy: Any, call: str, trainer: Any, given: inspect.BoundArguments) -> Any:
+    """Returns the context of a call that all workers enter together, and prepares what this worker is `given`."""
+    is_keras_own = bool(given.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"))
     if strategy.worker > 0:
         given.arguments["verbose"] = 0
     given.apply_defaults()
@@ -755,17 +737,13 @@ def _call_on_all(
     if call == "fit":
         validates = given.arguments["validation_data"] is not None or given.arguments["validation_split"]
         same["validation_data"] = "given" if validates else "none"
-    with calls.entered(strategy, call, arguments=same, is_keras_own=is_keras_own):
-        if call != "fit":
-            return original(*given.args, **given.kwargs)
-        with _together(strategy, trainer, adapt, given.arguments):
-            return original(*given.args, **given.kwargs)
+    return calls.entered(strategy, call, arguments=same, is_keras_own=is_keras_own)
 
 
 @contextlib.contextmanager
 def _together(strategy: Any, trainer: Any, adapt: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[None]:
     """Adapts the callbacks to several workers, and adds the one that keeps them together, as the last one."""
-    together = calls.Together(strategy, progress_of, _weights_of)
+    together = calls.Together(strategy)
     callbacks: Any = arguments.get("callbacks")
     own_list = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
     if own_list is not None:
@@ -783,12 +761,6 @@ def _together(strategy: Any, trainer: Any, adapt: Callable[..., Any], arguments:
         del vars(trainer)["_tfdp_together"]
         if own_list is not None:
             own_list.callbacks.remove(together)
-
-
-def _weights_of(model: Any) -> list[tuple[str, Any]]:
-    optimizer = getattr(model, "optimizer", None)
-    variables = [*model.weights, *(optimizer.variables if optimizer else ())]
-    return [(variable.path, variable) for variable in variables]
 
 
 def _stops(trainer: Any) -> bool:

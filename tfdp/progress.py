@@ -1,8 +1,17 @@
 """What the steps of a training tell the process that makes them: examples that were seen, and who wishes to stop."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfdp import tf_seam
+
+
+def progress_of(trainer: Any) -> "Progress":
+    """Returns the progress of a trainer, made when it is first asked for."""
+    if "_tfdp_progress" not in vars(trainer):
+        vars(trainer)["_tfdp_progress"] = Progress()
+    return vars(trainer)["_tfdp_progress"]
 
 
 class Progress:

@@ -46,6 +46,16 @@ def sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
+def part_of_mean(value: tf.Tensor, share: Share) -> tf.Tensor:
+    """Returns what a mean over this replica's rows adds to the mean over all."""
+    return value * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
+
+
+def mean_of_part(part: tf.Tensor, share: Share) -> tf.Tensor:
+    """Returns the mean over this replica's rows that adds `part` to the mean over all."""
+    return part * tf.cast(share.total, part.dtype) / tf.cast(tf.maximum(share.rows, 1), part.dtype)
+
+
 def scale_by_share(original: Callable[..., Any], value: Any) -> Any:
     """Returns a mean over this replica's rows as its part of that of all; what `original` does outside of a step."""
     share = current.get()
@@ -53,7 +63,7 @@ def scale_by_share(original: Callable[..., Any], value: Any) -> Any:
         return original(value)
     if scaled_later.get():
         return value
-    return noted_scaled(value * tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype))
+    return noted_scaled(part_of_mean(value, share))
 
 
 def unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
@@ -64,7 +74,7 @@ def unscale_by_share(original: Callable[..., Any], value: Any) -> Any:
     if value.shape.rank:  # a loss that is not reduced: its gradient is that of a sum, and shown is a mean
         value = tf.reduce_mean(value)
     elif not scaled_later.get():
-        value = value * tf.cast(share.total, value.dtype) / tf.cast(tf.maximum(share.rows, 1), value.dtype)
+        value = mean_of_part(value, share)
     value = tf.where(share.rows > 0, value, tf.zeros([], value.dtype))
     return noted(unscaled, value)
 
@@ -74,7 +84,7 @@ def as_mean(part: Any) -> Any:
     share = current.get()
     if share is None or not scaled_later.get():
         return part
-    return part * tf.cast(share.total, part.dtype) / tf.cast(tf.maximum(share.rows, 1), part.dtype)
+    return mean_of_part(part, share)
 
 
 def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
@@ -83,7 +93,7 @@ def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_w
     if share is not None and isinstance(values, tf.Tensor):
         is_scaled = is_made_of(values, scaled.get() or [])
         if is_scaled:  # a user's own step keeps it as it is
-            values = values * tf.cast(share.total, values.dtype) / tf.cast(tf.maximum(share.rows, 1), values.dtype)
+            values = mean_of_part(values, share)
         if sample_weight is None and (is_scaled or any(values is one for one in unscaled.get() or ())):
             sample_weight = tf.cast(share.rows, tf.float32) / tf.cast(share.total, tf.float32)
     return original(metric, values, sample_weight)
@@ -182,9 +192,8 @@ def note_write(original: Callable[..., Any], variable: Any, value: Any) -> None:
     share = current.get()
     is_mean = share is not None and variable.aggregation == "mean" and tf_seam.is_mirrored(variable.value)
     if share is not None and is_mean and variable.value.dtype.is_floating and not variable.trainable:
-        value = tf.cast(value, variable.value.dtype)
-        weight = tf.cast(share.rows, value.dtype) / tf.cast(share.total, value.dtype)
-        total = sum_over_replicas(zero_without_rows(value, share) * weight)
+        value = zero_without_rows(tf.cast(value, variable.value.dtype), share)
+        total = sum_over_replicas(part_of_mean(value, share))
         tf_seam.local_variable(variable.value).assign(total)
     else:
         original(variable, value)

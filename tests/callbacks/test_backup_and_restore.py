@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import trainings
 from integration import workers
+from interrupting import Interrupt, Interrupted
 
 import tfdp
 from tfdp.callbacks import BackupAndRestore
@@ -21,21 +22,6 @@ SOURCES = {
     "arrays": lambda: (x, y),
     "unknown": lambda: tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True),
 }
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Interrupt(keras.callbacks.Callback):
-    def __init__(self, num_batches):
-        super().__init__()
-        self.left = num_batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise Interrupted
 
 
 def train(folder, *, source="arrays", num_batches=None, epochs=3, model=None, kind=BackupAndRestore, **options):

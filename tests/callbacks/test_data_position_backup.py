@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import trainings
+from interrupting import Interrupt, Interrupted
 
 import tfdp
 from tfdp.callbacks import DataPositionBackup
@@ -18,21 +19,6 @@ SOURCES = {
     "generator": lambda: lambda: zip(x, y, strict=True),
     "shuffled within": lambda: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(49, seed=1).take(49),
 }
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Interrupt(keras.callbacks.Callback):
-    def __init__(self, num_batches):
-        super().__init__()
-        self.left = num_batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise Interrupted
 
 
 def train(source, *callbacks_of, num_batches=None):

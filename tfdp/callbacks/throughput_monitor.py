@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from tfdp import keras_seam
-from tfdp.progress import Progress
+from tfdp.progress import Progress, progress_of
 
 _LOG = logging.getLogger("tfdp")
 
@@ -99,4 +98,4 @@ class ThroughputMonitor(keras.callbacks.Callback):
 
     @property
     def _progress(self) -> Progress:
-        return keras_seam.progress_of(self.model)
+        return progress_of(self.model)
