@@ -404,7 +404,7 @@ def test_a_worker_that_is_killed_ends_the_other_with_an_exception(broken_cluster
     survivor, killed = (broken_clusters[name][0] for name in ("survivor", "killed"))
     assert killed.status == -9, workers.report([survivor, killed])
     assert survivor.status is not None and survivor.status > 0, workers.report([survivor, killed])
-    assert "step 3 done" in survivor.output
+    assert "step 2 done" in survivor.output  # The other may die while this one still receives what step 3 gave.
     assert "Traceback (most recent call last)" in survivor.output
     assert "\ntrained" not in survivor.output
 
