@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfdp.buckets import DEFAULT_BUCKET_BYTES, plan_buckets
+from tfdp.buckets import DEFAULT_BUCKET_BYTES, deal, plan_buckets
 
 gradients = st.lists(st.tuples(st.integers(0, 5000), st.sampled_from(["float32", "float16", "complex64"])), max_size=40)
 bucket_bytes = st.integers(1, 8000)
@@ -82,3 +82,16 @@ def test_plans_of_small_models(sizes, kinds, bucket_bytes, expected):
 
 def test_the_default_bucket_is_a_megabyte():
     assert DEFAULT_BUCKET_BYTES == 1 << 20
+
+
+@settings(derandomize=True, database=None, deadline=None)
+@given(st.lists(st.integers(0, 5000), max_size=40), st.integers(1, 8))
+def test_turns_have_about_as_many_bytes(sizes, num_turns):
+    turns = deal(sizes, num_turns)
+    filled = [sum(size for size, turn in zip(sizes, turns, strict=True) if turn == one) for one in range(num_turns)]
+    assert len(turns) == len(sizes)
+    assert max(filled) - min(filled) <= max(sizes, default=0)
+
+
+def test_one_turn_has_all():
+    assert deal([3, 4, 5], 1) == [0, 0, 0]

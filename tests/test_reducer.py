@@ -6,6 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tfdp.collectives import FlatRoute
 from tfdp.compression import Compressor, by_size, dgc, error_feedback, none, power_sgd, threshold
 from tfdp.reducer import GradientReducer
 from tfdp.traffic import CountingGroup
@@ -16,7 +17,9 @@ class Training:
 
     def __init__(self, compressor):
         self.group, self.agreements = CountingGroup(2), []
-        self.reducer = GradientReducer([self.group], compressor, 2**20, lambda *lines: self.agreements.append(lines))
+        self.reducer = GradientReducer(
+            [FlatRoute(self.group)], compressor, 2**20, lambda *lines: self.agreements.append(lines)
+        )
         self.variables = [keras.Variable(tf.ones([40, 30]), name="kernel"), keras.Variable(tf.ones([3]), name="bias")]
 
     def trace(self, optimizer, gradients=None):

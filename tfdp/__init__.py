@@ -9,6 +9,7 @@ __all__ = [
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "Topology",
+    "TopologyAllReduce",
     "__version__",
     "callbacks",
     "compression",
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tfdp import callbacks, compression, data
     from tfdp.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
     from tfdp.topology import Topology
+    from tfdp.topology_all_reduce import TopologyAllReduce
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +33,10 @@ def __getattr__(name: str) -> Any:
         from tfdp import topology
 
         return topology.Topology
+    if name == "TopologyAllReduce":
+        from tfdp import topology_all_reduce
+
+        return topology_all_reduce.TopologyAllReduce
     if name in ("callbacks", "compression", "data"):
         return importlib.import_module(f"tfdp.{name}")
     raise AttributeError(f"module 'tfdp' has no attribute {name!r}. It has {', '.join(__all__)}.")

@@ -28,3 +28,18 @@ def plan_buckets(num_bytes: Sequence[int], kinds: Sequence[Hashable], bucket_byt
         bucket.append(index)
         open_buckets[kinds[index]] = (bucket, filled + num_bytes[index])
     return buckets
+
+
+def deal(num_bytes: Sequence[int], num_turns: int) -> list[int]:
+    """Returns for each bucket its turn, 0 to `num_turns` - 1, so that all turns have about as many bytes.
+
+    Args:
+        num_bytes: of each bucket, in their order.
+        num_turns: between how many to deal.
+    """
+    filled = [0] * num_turns
+    turns = []
+    for size in num_bytes:
+        turns.append(filled.index(min(filled)))
+        filled[turns[-1]] += size
+    return turns

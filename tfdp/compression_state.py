@@ -31,20 +31,50 @@ class Slot(NamedTuple):
     path: str
 
 
-class Part(NamedTuple):
-    """The states of one member of the group, of all gradients.
+class Members(NamedTuple):
+    """Who remembers: replicas, or the hosts that they share.
 
     Attributes:
-        rank: of the member.
-        num_members: of the group.
+        of_replicas: the position of the member that each replica of this process belongs to.
+        num_members: how many there are.
+        layout: what settles which replica of a member keeps the state of which gradient: a text to be compared.
+    """
+
+    of_replicas: Sequence[int]
+    num_members: int
+    layout: str = ""
+
+
+class Part(NamedTuple):
+    """What one replica keeps of the states of all gradients.
+
+    Attributes:
+        rank: of the replica.
+        num_members: the number of replicas.
         compressor: its text.
         states: by slot, a flat list of arrays.
+        member: the position of the host whose state this is part of; None where it is the replica's own.
+        num_hosts: the number of hosts; None where replicas have states of their own.
+        layout: see `Members`.
     """
 
     rank: int
     num_members: int
     compressor: str
     states: Mapping[Slot, list[np.ndarray]]
+    member: int | None = None
+    num_hosts: int | None = None
+    layout: str = ""
+
+    @property
+    def owner(self) -> int:
+        """The position of who remembers this."""
+        return self.rank if self.member is None else self.member
+
+    @property
+    def num_owners(self) -> int:
+        """The number of those who remember."""
+        return self.num_members if self.num_hosts is None else self.num_hosts
 
 
 class CompressionState(tf.train.experimental.PythonState):
@@ -64,16 +94,19 @@ class CompressionState(tf.train.experimental.PythonState):
         num_members: int,
         compressor: Compressor,
         exchange: Callable[[str, Any], list[Any]] = lambda topic, value: [value],
+        members: Members | None = None,
     ) -> None:
-        """Holds the state of some members of a group.
+        """Holds what some of all replicas keep.
 
         Args:
             ranks: of this process's replicas.
-            num_members: of the group.
+            num_members: the number of all replicas.
             compressor: of the strategy.
             exchange: (topic, value) -> the values of all workers, who must all call it.
+            members: whose states they are; None where each replica has its own.
         """
         super().__init__()
+        self._members = members or Members(list(ranks), num_members)
         self._ranks, self._num_members, self._compressor = list(ranks), num_members, compressor
         self._exchange = exchange
         self._expected: dict[int, dict[Slot, None]] = {}
@@ -88,7 +121,7 @@ class CompressionState(tf.train.experimental.PythonState):
 
     @property
     def num_members(self) -> int:
-        """The number of replicas of the group."""
+        """The number of all replicas."""
         return self._num_members
 
     def remembers(self, specs: Iterable[tf.TensorSpec]) -> bool:
@@ -97,7 +130,7 @@ class CompressionState(tf.train.experimental.PythonState):
         Args:
             specs: their shapes and dtypes, and as names their paths.
         """
-        return self._num_members > 1 and any(
+        return self._members.num_members > 1 and any(
             tf.nest.flatten(self._compressor.for_variable(spec).init(spec)) for spec in specs
         )
 
@@ -135,14 +168,16 @@ class CompressionState(tf.train.experimental.PythonState):
             self._expected.pop(slot.optimizer, None)
 
     def bytes_of(self, slot: Slot) -> int:
-        """Returns the memory of one gradient's state on one replica."""
-        leaves = tf.nest.flatten(self._variables.get((slot, 0), ()))
+        """Returns the memory of one gradient's state, on the replica that keeps it; 0 where none here does."""
+        kept = [variables for (one, _), variables in list(self._variables.items()) if one == slot]
+        leaves = tf.nest.flatten(kept[0]) if kept else []
         return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
 
     def parts(self) -> list[Part]:
         """Returns the states of this process's replicas as they are now."""
         gc.collect()  # with an optimizer that another has replaced goes its state
         variables_of = dict(self._variables)
+        own_states = self._members.num_members == self._num_members
         return [
             Part(
                 rank,
@@ -153,6 +188,9 @@ class CompressionState(tf.train.experimental.PythonState):
                     for (slot, owner), variables in variables_of.items()
                     if owner == local_id and tf.nest.flatten(variables)
                 },
+                member=None if own_states else self._members.of_replicas[local_id],
+                num_hosts=None if own_states else self._members.num_members,
+                layout=self._members.layout,
             )
             for local_id, rank in enumerate(self._ranks)
         ]
@@ -199,28 +237,37 @@ class CompressionState(tf.train.experimental.PythonState):
 
     def _has_all_of(self, parts: Sequence[Part]) -> bool:
         there = {part.rank for part in parts}
-        if parts[0].num_members == self._num_members:
+        if self._is_same_layout(parts[0]):
             return there >= set(self._ranks)
         return there == set(range(parts[0].num_members))
+
+    def _is_same_layout(self, part: Part) -> bool:
+        theirs = part.num_members, part.num_owners, part.layout
+        return theirs == (self._num_members, self._members.num_members, self._members.layout)
 
     def _first_value(self, slot: Slot, local_id: int) -> Any:
         compressor, spec = self._compressors[slot]
         first = compressor.init(spec)
         if not tf.nest.flatten(first) or not self._restored:
             return first
+        owner, wanted = self._members.of_replicas[local_id], {part.owner for part in self._restored}
+        if self._is_same_layout(self._restored[0]):
+            wanted = {owner}
         saved = {}
-        for part in self._restored:
-            leaves = self._find(part.states, slot, first)
+        for one in sorted(wanted):
+            states = {
+                slot: leaves for part in self._restored if part.owner == one for slot, leaves in part.states.items()
+            }
+            leaves = self._find(states, slot, first)
             if leaves is not None:
-                saved[part.rank] = leaves
-        if len(saved) < len(self._restored):
+                saved[one] = leaves
+        if len(saved) < len(wanted):
             _LOG.warning("tfdp: the saved compression state has nothing for %s, which starts anew.", slot.path)
             return first
-        rank = self._ranks[local_id]
-        if self._restored[0].num_members == self._num_members:
-            return tf.nest.pack_sequence_as(first, saved[rank])
-        states = [tf.nest.pack_sequence_as(first, leaves) for _, leaves in sorted(saved.items())]
-        return compressor.merge(states, self._num_members)
+        if self._restored[0].num_owners == self._members.num_members:
+            return tf.nest.pack_sequence_as(first, saved[owner])
+        all_states = [tf.nest.pack_sequence_as(first, leaves) for _, leaves in sorted(saved.items())]
+        return compressor.merge(all_states, self._members.num_members)
 
     def _find(self, states: Mapping[Slot, list[np.ndarray]], slot: Slot, first: Any) -> list[np.ndarray] | None:
         """Returns the saved state of `slot`, in the same shapes.
@@ -253,9 +300,8 @@ def serialized(parts: Iterable[Part]) -> bytes:
             like = [{"dtype": tf.as_dtype(leaf.dtype).name, "shape": list(leaf.shape)} for leaf in leaves]
             slots.append({"slot": list(slot), "leaves": like, "first": len(arrays)})
             arrays.extend(np.frombuffer(leaf.tobytes(), np.uint8) for leaf in leaves)
-        description["parts"].append(
-            {"rank": part.rank, "num_members": part.num_members, "compressor": part.compressor, "slots": slots}
-        )
+        about = {name: value for name, value in part._asdict().items() if name != "states"}
+        description["parts"].append({**about, "slots": slots})
     file = io.BytesIO()
     named = {f"array_{i}": array for i, array in enumerate(arrays)}
     named["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
@@ -274,10 +320,7 @@ def deserialized(content: bytes) -> list[Part]:
             description = json.loads(file["description"].tobytes())
             if description["format"] != _FORMAT:
                 raise ValueError(f"they are of format {description['format']}, this version of tfdp reads {_FORMAT}")
-            return [
-                Part(part["rank"], part["num_members"], part["compressor"], _states(file, part["slots"]))
-                for part in description["parts"]
-            ]
+            return [Part(states=_states(file, part.pop("slots")), **part) for part in description["parts"]]
     except Exception as error:  # zipfile and numpy meet broken bytes with errors of a dozen kinds
         raise ValueError(f"These bytes are no saved compression state: {error}.") from error
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp import buckets, sparse, tf_seam
-from tfdp.collectives import Communicator, PrefixedCommunicator
+from tfdp.collectives import Communicator, PrefixedCommunicator, Route
 from tfdp.compression import Compressor, all_finite, describe, none
-from tfdp.compression_state import CompressionState, Slot
+from tfdp.compression_state import CompressionState, Members, Slot
 from tfdp.traffic import CompressionReport, VariableTraffic, bytes_on_the_wire
 
 
@@ -38,26 +38,29 @@ class GradientReducer:
 
     def __init__(
         self,
-        communicators: Sequence[Communicator],
+        routes: Sequence[Route],
         compressor: Compressor,
         bucket_bytes: int,
         agree: Callable[..., None],
         exchange: Callable[[str, Any], list[Any]] = lambda topic, value: [value],
+        layout: str = "",
     ) -> None:
         """Reduces for the replicas of this process.
 
         Args:
-            communicators: one for each local replica, by its local id.
+            routes: one for each local replica, by its local id.
             compressor: what reduces dense floating-point gradients; all others travel as they are.
             bucket_bytes: bytes of gradients that travel together at most.
             agree: (topic, lines, names) -> None; raises where the workers' lines differ, before they meet in a
                 collective.
             exchange: (topic, value) -> the values of all workers.
+            layout: where the replicas stand, as far as the routes depend on it.
         """
-        self._communicators, self._compressor, self._bucket_bytes = communicators, compressor, bucket_bytes
+        self._routes, self._compressor, self._bucket_bytes = routes, compressor, bucket_bytes
         self._agree, self._exact = agree, none()
-        ranks = [communicator.rank for communicator in communicators]
-        self.state = CompressionState(ranks, communicators[0].size, compressor, exchange)
+        ranks = [route.replica for route in routes]
+        groups = Members([route.member for route in routes], routes[0].num_members, layout)
+        self.state = CompressionState(ranks, self.num_replicas, compressor, exchange, groups)
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._next_number = itertools.count()
         self._slots: dict[tuple[int, str], Slot] = {}
@@ -70,7 +73,12 @@ class GradientReducer:
     @property
     def num_replicas(self) -> int:
         """The number of replicas that the gradients are summed over."""
-        return self._communicators[0].size
+        return self._routes[0].everyone.size
+
+    @property
+    def num_members(self) -> int:
+        """The number of hosts, or else of replicas, between which compressors reduce."""
+        return self._routes[0].num_members
 
     def report(self) -> CompressionReport:
         """Returns what travels for each variable that has had a gradient so far."""
@@ -80,19 +88,24 @@ class GradientReducer:
             members = [plans[slot] for slot in bucket if slot in plans]
             if members:
                 wire_bytes.update(self._wire_bytes(members))
-        return CompressionReport([self._traffic_of(plan, wire_bytes) for plan in plans.values()], self.num_replicas)
+        variables = [self._traffic_of(plan, wire_bytes) for plan in plans.values()]
+        return CompressionReport(variables, self.num_members, self._routes[0].kind)
+
+    def _can_exchange(self) -> bool:
+        turns = range(self._routes[0].num_turns)
+        return all(route.members(turn).can_exchange for route in self._routes for turn in turns if route.carries(turn))
 
     def _wire_bytes(self, bucket: list[_Plan]) -> dict[Slot, tuple[int, int] | None]:
         """Returns for each gradient of a bucket its part of what a replica sends, (without compression, with it)."""
-        specs, exchanges = [plan.spec for plan in bucket], self._communicators[0].can_exchange
+        specs, exchanges = [plan.spec for plan in bucket], self._can_exchange()
         before, after = (
-            bytes_on_the_wire(compressor, specs, self.num_replicas, can_exchange=exchanges)
+            bytes_on_the_wire(compressor, specs, self.num_members, can_exchange=exchanges)
             for compressor in (self._exact, bucket[0].compressor)
         )
         if before is None or after is None:
             return {plan.slot: None for plan in bucket}
         alone = [
-            [bytes_on_the_wire(compressor, spec, self.num_replicas, can_exchange=exchanges) or 0 for spec in specs]
+            [bytes_on_the_wire(compressor, spec, self.num_members, can_exchange=exchanges) or 0 for spec in specs]
             for compressor in (self._exact, bucket[0].compressor)
         ]
         # What travels together may fill its blocks better than each alone.
@@ -132,37 +145,58 @@ class GradientReducer:
         for compressor in {id(plan.compressor): plan.compressor for plan in plans if not plan.is_sparse}.values():
             compressor.check_optimizer(optimizer)
         self._check_agreement(number, plans)
-        self.state.expect(plan.slot for plan in plans if plan.has_state)
         local_id = tf_seam.local_replica_id(tf.distribute.get_replica_context())
+        route = self._routes[local_id]
         # Compressors do not see the number: random numbers follow from names, and a training that goes on in another
         # process may have had no optimizer before.
-        group = PrefixedCommunicator(self._communicators[local_id], f"optimizer {number}")
+        prefix = f"optimizer {number}"
+        buckets_of, turns = self._bucketed(number, plans, route)
+        for plan, gradient, variable in zip(plans, gradients, variables, strict=True):
+            if not plan.is_sparse:
+                gradient.set_shape(variable.shape)  # masks and ragged data lose it on the way
+        whole = [[gradients[i] for i in bucket] for bucket in buckets_of]
+
+        sums = route.up(whole, turns, name=prefix)
+        moves: list[_Move | None] = [None] * len(sums)
+        for index, (bucket, turn) in enumerate(zip(buckets_of, turns, strict=True)):
+            if (part := sums[index]) is not None:
+                group = PrefixedCommunicator(route.members(turn), prefix)
+                moves[index] = self._reduce_bucket(part, [plans[i] for i in bucket], local_id, group, f"bucket {index}")
+        remembers = any(plan.has_state for plan in plans)  # then all must know whether all is finite, in every bucket
+        carried = [move and [*move.total, *([move.flag()] if remembers else [])] for move in moves]
+        like = [[*bucket, *([tf.zeros([], bucket[0].dtype)] if remembers else [])] for bucket in whole]
+        totals = route.down(carried, like, turns, name=prefix)
+
         reduced: list[Any] = list(gradients)
-        moves: list[_Move] = []
-        dense = [i for i, plan in enumerate(plans) if not plan.is_sparse]
-        for i in dense:
-            gradients[i].set_shape(variables[i].shape)  # masks and ragged data lose it on the way
-        sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
-        kinds = [(plans[i].spec.dtype, id(plans[i].compressor)) for i in dense]
-        plan_of_buckets = buckets.plan_buckets(sizes, kinds, self._bucket_bytes)
-        self._remember(number, [[plans[dense[i]].slot for i in bucket] for bucket in plan_of_buckets])
-        for index, bucket in enumerate(plan_of_buckets):
-            members = [dense[i] for i in bucket]
-            name = f"bucket {index}"
-            totals, move = self._reduce_bucket(
-                [gradients[i] for i in members], [plans[i] for i in members], local_id, group, name
-            )
-            moves.append(move)
-            for i, total in zip(members, totals, strict=True):
+        for bucket, of_bucket in zip(buckets_of, totals, strict=True):
+            for i, total in zip(bucket, of_bucket[: len(bucket)], strict=True):
                 reduced[i] = total
+        everyone = PrefixedCommunicator(route.everyone, prefix)
         for i, plan in enumerate(plans):
             if plan.is_sparse and keep_rows:
-                reduced[i] = sparse.gather_slices(gradients[i], group, name=f"slices {i}")
+                reduced[i] = sparse.gather_slices(gradients[i], everyone, name=f"slices {i}")
             elif plan.is_sparse:
                 dtype = plan.compressor.sparse_dtype
-                reduced[i] = sparse.reduce_slices(gradients[i], group, dtype, name=f"slices {i}")
-        _move_on(moves, [reduced[i].values for i, plan in enumerate(plans) if plan.is_sparse])
+                reduced[i] = sparse.reduce_slices(gradients[i], everyone, dtype, name=f"slices {i}")
+        if remembers:
+            flags = [of_bucket[-1] != 0 for of_bucket in totals]
+            rows = [reduced[i].values for i, plan in enumerate(plans) if plan.is_sparse]
+            _move_on([move for move in moves if move], tf.reduce_all([*flags, *([all_finite(rows)] if rows else [])]))
         return reduced
+
+    def _bucketed(self, number: int, plans: Sequence[_Plan], route: Route) -> tuple[list[list[int]], list[int]]:
+        """Returns which dense gradients travel together, by their positions, and the turn of each bucket."""
+        dense = [i for i, plan in enumerate(plans) if not plan.is_sparse]
+        sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
+        kinds = [(plans[i].spec.dtype, id(plans[i].compressor)) for i in dense]
+        planned = buckets.plan_buckets(sizes, kinds, self._bucket_bytes)
+        turns = buckets.deal([sum(sizes[i] for i in bucket) for bucket in planned], route.num_turns)
+        buckets_of = [[dense[i] for i in bucket] for bucket in planned]
+        self._remember(number, [[plans[i].slot for i in bucket] for bucket in buckets_of])
+        here = {turn for turn in set(turns) if any(local.carries(turn) for local in self._routes)}
+        slots = {i for bucket, turn in zip(buckets_of, turns, strict=True) for i in bucket if turn in here}
+        self.state.expect(plan.slot for i, plan in enumerate(plans) if plan.has_state and i in slots)
+        return buckets_of, turns
 
     def _remember(self, number: int, buckets_of: list[list[Slot]]) -> None:
         """Keeps what travels together, in place of what the same gradients did; others may come by another call."""
@@ -172,7 +206,7 @@ class GradientReducer:
 
     def _reduce_bucket(
         self, gradients: list[tf.Tensor], plans: list[_Plan], local_id: int, group: Communicator, name: str
-    ) -> tuple[list[tf.Tensor], "_Move"]:
+    ) -> "_Move":
         compressor = plans[0].compressor
         variables = [
             self.state.variables(plan.slot, local_id, compressor, plan.spec, gradient.device)
@@ -180,9 +214,7 @@ class GradientReducer:
         ]
         states = tf.nest.map_structure(lambda variable: variable.read_value(), variables)
         result = compressor.reduce(gradients, states, group, name=name)
-        return result.total, _Move(
-            tf.nest.flatten(variables), tf.nest.flatten(result.states), result.total, result.finite
-        )
+        return _Move(tf.nest.flatten(variables), tf.nest.flatten(result.states), result.total, result.finite)
 
     def _reduce_eagerly(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], keep_rows: bool
@@ -231,7 +263,7 @@ class GradientReducer:
             self._num_slots[number] += 1
         spec = tf.TensorSpec(variable.shape, gradient.dtype, name=path)
         compressor = self._compressor.for_variable(spec) if gradient.dtype.is_floating else self._exact
-        if not spec.shape.num_elements():
+        if not spec.shape.num_elements() or self.num_members == 1:
             compressor = self._exact
         slot, is_sparse = self._slots[key], isinstance(gradient, tf.IndexedSlices)
         before = self._plans.get(slot)
@@ -252,7 +284,7 @@ class GradientReducer:
 
 
 class _Move(NamedTuple):
-    """What a bucket's compressor remembers of this step.
+    """What comes of a bucket, and what its compressor remembers of this step.
 
     Attributes:
         variables: that hold its state.
@@ -266,18 +298,19 @@ class _Move(NamedTuple):
     total: list[tf.Tensor]
     finite: tf.Tensor | None
 
+    def flag(self) -> tf.Tensor:
+        """Returns 1 where all of `total` is finite, else 0, in its dtype."""
+        finite = all_finite(self.total) if self.finite is None else self.finite
+        return tf.cast(finite, self.total[0].dtype)
 
-def _move_on(moves: Sequence[_Move], others: Sequence[tf.Tensor]) -> None:
+
+def _move_on(moves: Sequence[_Move], finite: tf.Tensor) -> None:
     """Gives states their new values, in a step whose reduced gradients are all finite: any other may be skipped.
 
     Args:
-        moves: of all buckets.
-        others: what was reduced beside them.
+        moves: of the buckets that are carried here.
+        finite: whether all that was reduced in this step is finite, a bool scalar.
     """
-    if not any(move.variables for move in moves):
-        return
-    finite = [all_finite(move.total) if move.finite is None else move.finite for move in moves]
-    finite = tf.reduce_all([*finite, all_finite(others)] if others else finite)
 
     def assign() -> tf.Tensor:
         for move in moves:
@@ -285,4 +318,5 @@ def _move_on(moves: Sequence[_Move], others: Sequence[tf.Tensor]) -> None:
                 variable.assign(value)
         return tf.constant(0)
 
-    tf.cond(finite, assign, lambda: tf.constant(0))
+    if any(move.variables for move in moves):
+        tf.cond(finite, assign, lambda: tf.constant(0))

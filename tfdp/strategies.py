@@ -10,15 +10,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import agreement, deadline, keras_seam, tf_seam, topology, versions, watchdog
+from tfdp import agreement, deadline, keras_seam, routing, tf_seam, versions, watchdog
 from tfdp import compression as compression_lib
+from tfdp import topology as topology_lib
 from tfdp.buckets import DEFAULT_BUCKET_BYTES
 from tfdp.callbacks.habits import adapted
-from tfdp.collectives import ClusterCommunicator, StrategyCommunicator
 from tfdp.compression import describe
 from tfdp.compression_state import CompressionState
 from tfdp.data.sharding import shard
 from tfdp.reducer import GradientReducer
+from tfdp.topology import Topology
 from tfdp.traffic import CompressionReport
 
 _LOG = logging.getLogger("tfdp")
@@ -32,6 +33,7 @@ class _DataParallel:
     """What both strategies add to TensorFlow's."""
 
     _reducer: GradientReducer
+    _topology: Topology
 
     @property
     def num_workers(self) -> int:
@@ -42,6 +44,11 @@ class _DataParallel:
     def worker(self) -> int:
         """The rank of this process among them; 0 is the chief, which saves and reports."""
         return 0
+
+    @property
+    def topology(self) -> Topology:
+        """Which replicas share a host, a rack, .."""
+        return self._topology
 
     @property
     def compression_state(self) -> CompressionState:
@@ -170,6 +177,8 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
         compression: Any = "none",
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
+        topology: Topology | str | None = None,
+        algorithm: str = "auto",
     ) -> None:
         """Makes a replica on each of `devices`.
 
@@ -180,6 +189,10 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
             bucket_bytes: bytes of gradients that are reduced together at most.
             cross_device_ops: how devices reduce; None adds up on one device where all are CPUs of this process, and
                 leaves the choice to TensorFlow (NCCL) elsewhere.
+            topology: which devices have fast links to each other, such as
+                `Topology.from_cluster(None, 4).with_islands({"localhost": [[0, 1], [2, 3]]})`, or its JSON, or the path
+                of a file with it; None takes TFDP_TOPOLOGY from the environment, or else all alike.
+            algorithm: how gradients are added up: "auto", "flat", "hierarchical" or "tree"; see docs/topology.md.
 
         Raises:
             ValueError: `devices` are empty, repeated or unknown, or an option is out of range.
@@ -188,15 +201,21 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
         versions.check()
         compressor = compression_lib.get(compression)
         check_bucket_bytes(bucket_bytes)
+        routing.check_algorithm(algorithm)
         _configure_devices(os.environ)
         names = check_devices(devices)
         if cross_device_ops is None and all("CPU" in name.upper() for name in names):
             # TensorFlow's own sum begins with a buffer that is free: from three on its rounding is left to chance.
             cross_device_ops = tf.distribute.ReductionToOneDevice(accumulation_fn=tf_seam.sum_in_order)
         tf.distribute.Strategy.__init__(self, tf_seam.MirroredExtended(self, names, cross_device_ops))
-        communicators = [StrategyCommunicator(len(names), rank) for rank in range(len(names))]
+        self._topology = routing.find_topology(topology, None, len(names))
+        plan = topology_lib.plan(self._topology, algorithm)
         self._reducer = GradientReducer(
-            communicators, compressor, bucket_bytes, agree=lambda topic, lines, names=(): None
+            routing.routes_of_process(self, plan),
+            compressor,
+            bucket_bytes,
+            agree=lambda topic, lines, names=(): None,
+            layout=routing.layout_of(plan, self._topology, bucket_bytes),
         )
         keras_seam.install(_reducer_of, shard, adapted)
 
@@ -217,6 +236,8 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
         start_timeout_seconds: float | None = None,
+        topology: Topology | str | None = None,
+        algorithm: str = "auto",
     ) -> None:
         """Joins the cluster, waiting for the other workers, and makes a replica on each of `devices` of this process.
 
@@ -231,6 +252,12 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
                 the wait for a worker within a step.
             start_timeout_seconds: how long to wait for the other workers to come; None takes TFDP_START_TIMEOUT from
                 the environment, or 60 seconds.
+            topology: on which hosts and in which racks the workers are, or its JSON, or the path of a file with it;
+                None takes TFDP_TOPOLOGY from the environment, or else the hosts of the workers' addresses. The same on
+                every worker.
+            algorithm: how gradients are added up, the same on every worker: "flat", all replicas alike;
+                "hierarchical", on each host first, then between hosts, where alone compression acts; "tree", in pairs;
+                "auto", hierarchical where replicas share a host and others do not, else flat. See docs/topology.md.
 
         Raises:
             ValueError: the cluster or an option is wrong, or the workers disagree on them.
@@ -240,6 +267,7 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
         versions.check()
         compressor = compression_lib.get(compression)
         check_bucket_bytes(bucket_bytes)
+        routing.check_algorithm(algorithm)
         self._tf_config = None if cluster_resolver else os.environ.get("TF_CONFIG", "")
         self._cluster = cluster = _cluster(cluster_resolver)
         timeout_seconds = _start_timeout_seconds(start_timeout_seconds, os.environ)
@@ -262,12 +290,21 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             [
                 f"tfdp.MultiWorkerMirroredStrategy with compression={describe(compressor)}",
                 f"bucket_bytes={bucket_bytes}",
+                f"algorithm={algorithm!r}",
                 f"{len(extended.worker_devices)} devices in each worker",
                 f"TensorFlow {tf.__version__}",
             ],
         )
+        self._topology = routing.find_topology(topology, cluster, len(extended.worker_devices))
+        extended.agree("the topology", self._topology.lines(), self._topology.line_names())
+        plan = topology_lib.plan(self._topology, algorithm)
         self._reducer = GradientReducer(
-            _communicators(self, options), compressor, bucket_bytes, extended.agree, self._agreement.exchange
+            routing.routes_of_worker(self, plan, options, is_ring=algorithm == "flat"),
+            compressor,
+            bucket_bytes,
+            extended.agree,
+            self._agreement.exchange,
+            routing.layout_of(plan, self._topology, bucket_bytes),
         )
         keras_seam.install(_reducer_of, shard, adapted)
 
@@ -302,7 +339,11 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
 
     def _check_still_valid(self) -> None:
         now = os.environ.get("TF_CONFIG", "")
-        if self._tf_config is None or now == self._tf_config or topology.cluster_from_environment(os.environ) is None:
+        if (
+            self._tf_config is None
+            or now == self._tf_config
+            or topology_lib.cluster_from_environment(os.environ) is None
+        ):
             return
         raise RuntimeError(
             "TF_CONFIG has changed since this strategy was made, which trains with "
@@ -357,26 +398,16 @@ def _reducer_of(strategy: tf.distribute.Strategy) -> GradientReducer | None:
     return strategy._reducer if isinstance(strategy, _DataParallel) else None
 
 
-def _communicators(strategy: MultiWorkerMirroredStrategy, options: Any) -> list[Any]:
-    size = strategy.num_replicas_in_sync
-    devices = strategy.extended.worker_devices
-    first = strategy.extended.first_replica
-    if not tf_seam.in_multi_worker_mode(strategy) or strategy.extended.adds_up_locally:
-        return [StrategyCommunicator(size, first + i) for i in range(len(devices))]
-    in_order = len(devices) > 1 or any("GPU" in device for device in devices)
-    return [
-        ClusterCommunicator(launcher, size=size, rank=first + i, device=device, options=options, in_order=in_order)
-        for i, (launcher, device) in enumerate(zip(tf_seam.group_members(strategy), devices, strict=True))
-    ]
-
-
-def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver | None) -> topology.Cluster | None:
+def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver | None) -> topology_lib.Cluster | None:
     if resolver is None:
-        cluster = topology.cluster_from_environment(os.environ)
+        found = topology_lib.find_cluster(os.environ)
+        cluster = found.cluster
+        for warning in found.warnings:
+            _LOG.warning("tfdp: %s", warning)
     else:
         jobs = resolver.cluster_spec().as_dict()
         source = f"the cluster of {type(resolver).__name__}"
-        cluster = topology.make_cluster(jobs, resolver.task_type, resolver.task_id, source=source) if jobs else None
+        cluster = topology_lib.make_cluster(jobs, resolver.task_type, resolver.task_id, source=source) if jobs else None
     if cluster is None:
         _LOG.warning(
             "tfdp.MultiWorkerMirroredStrategy: no cluster in TF_CONFIG; training with this one worker. "
@@ -404,7 +435,7 @@ def _without_timeout(options: Any) -> Any:
     )
 
 
-def _watch_collectives(strategy: Any, cluster: topology.Cluster | None, seconds: float) -> None:
+def _watch_collectives(strategy: Any, cluster: topology_lib.Cluster | None, seconds: float) -> None:
     if cluster is None or cluster.num_workers == 1:
         return
     others = ", ".join(cluster.name(rank) for rank in range(cluster.num_workers) if rank != cluster.rank)
@@ -430,7 +461,7 @@ def _configure_devices(environment: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _bounded_start(cluster: topology.Cluster | None, timeout_seconds: float) -> Iterator[None]:
+def _bounded_start(cluster: topology_lib.Cluster | None, timeout_seconds: float) -> Iterator[None]:
     """Bounds the wait for the other workers, and says who failed to start and what to do, in place of TensorFlow.
 
     TensorFlow ends the wait of a worker for its chief with an error. Its chief waits for an hour, in a call that cannot

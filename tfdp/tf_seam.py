@@ -39,6 +39,8 @@ from tfdp import carrying, topology
 # worker to worker, since the leader of the cluster keeps one table of groups for all of them.
 _KEYS_PER_STRATEGY = 1024
 _FIRST_LOCAL_GROUP_KEY = 1 << 30
+# Keys of groups of some of a strategy's replicas lie between, as many for each strategy.
+_FIRST_SUBGROUP_KEY, _SUBGROUPS_PER_STRATEGY = 1 << 29, 1 << 16
 _cluster_strategies = itertools.count()
 _local_strategies = itertools.count()
 
@@ -184,6 +186,26 @@ class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
 def sum_in_order(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the sum, added from the first on; `tf.add_n` begins with the one whose memory it may overwrite."""
     return functools.reduce(tf.add, tensors)
+
+
+def tensors_of_replicas(value: Any, destinations: Any) -> list[tf.Tensor] | None:
+    """Returns the tensors of a value per replica that is to be reduced to where it is, or None where it is not so."""
+    if not isinstance(value, values.DistributedValues):
+        return None
+    if not all(isinstance(one, tf.Tensor) for one in value.values):  # IndexedSlices
+        return None
+    wanted = [device_util.canonicalize(device) for device in cross_device_ops.get_devices_from(destinations)]
+    return list(value.values) if wanted == [device_util.canonicalize(one.device) for one in value.values] else None
+
+
+def num_replicas_of(value: Any) -> int:
+    """Returns of how many replicas a value holds its tensors."""
+    return len(value.values) if isinstance(value, values.DistributedValues) else 1
+
+
+def mirrored(tensors: Sequence[tf.Tensor]) -> Any:
+    """Returns the value per replica of tensors that are the same on each."""
+    return distribute_utils.regroup(list(tensors), wrap_class=values.Mirrored)
 
 
 class TwoLevelCrossDeviceOps(CrossDeviceOps):
@@ -394,6 +416,47 @@ def group_members(strategy: tf.distribute.Strategy) -> list[Launcher]:
     return strategy.extended._cross_device_ops.launchers
 
 
+class Subgroups:
+    """Makes this process's members of groups of some of a strategy's replicas, at their first use."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, devices: dict[int, str], groups: Sequence[tuple[int, ...]]):
+        """Knows the groups.
+
+        Args:
+            strategy: over several workers.
+            devices: of the replicas of this process.
+            groups: all that there may be on any worker, in the same order everywhere, each with its replicas in order.
+        """
+        if len(groups) > _SUBGROUPS_PER_STRATEGY:
+            raise ValueError(
+                f"A strategy can have {_SUBGROUPS_PER_STRATEGY} groups of replicas. Received: {len(groups)}."
+            )
+        first = _FIRST_SUBGROUP_KEY + strategy_number(strategy) * _SUBGROUPS_PER_STRATEGY
+        self._keys = {group: first + i for i, group in enumerate(groups)}
+        self._of_all = dict(zip(devices, group_members(strategy), strict=False))
+        self._strategy, self._devices = strategy, devices
+        self._launchers: dict[tuple[tuple[int, ...], int], Launcher] = {}
+        self._instance_keys: dict[tuple[int, ...], InstanceKeys] = {}
+
+    def __call__(self, members: tuple[int, ...], replica: int) -> Launcher:
+        """Returns the member of a group that `replica`, which is of this process, is."""
+        if (members, replica) not in self._launchers:
+            extended = self._strategy.extended
+            # Keys of their own: only members know what a group does.
+            keys = self._instance_keys.setdefault(members, InstanceKeys())
+            self._launchers[members, replica] = Launcher(
+                self._keys[members],
+                len(members),
+                extended._collective_keys,
+                self._devices[replica],
+                extended._communication_options,
+                instance_keys=keys,
+            )
+            if replica in self._of_all:  # one order for all that a device does, whatever group it does it in
+                self._launchers[members, replica]._ordering_token = self._of_all[replica]._ordering_token
+        return self._launchers[members, replica]
+
+
 def strategy_number(strategy: tf.distribute.Strategy) -> int:
     """Returns the position of `strategy` among those of its kind that this process made; equal on all workers."""
     return strategy._collective_key_base // _KEYS_PER_STRATEGY
@@ -521,6 +584,26 @@ def exchange_tensor(launcher: Launcher, tensor: tf.Tensor, **call: Any) -> tf.Te
     return _collective(collective_ops.all_to_all_v2, launcher, tensor, **call)
 
 
+def send_tensor(launcher: Launcher, tensor: tf.Tensor, *, key: int, options: Any) -> tf.Tensor:
+    """Returns `tensor` once it is sent to the other members of the group of `launcher`; it is if that is used."""
+    return collective_ops.broadcast_send_v2(tensor, **_of_group(launcher, key, options))
+
+
+def receive_tensor(launcher: Launcher, shape: tf.TensorShape, dtype: tf.DType, *, key: int, options: Any) -> tf.Tensor:
+    """Returns what another member of the group of `launcher` sends."""
+    return collective_ops.broadcast_recv_v2(shape.as_list(), dtype, **_of_group(launcher, key, options))
+
+
+def _of_group(launcher: Launcher, key: Any, options: Any) -> dict[str, Any]:
+    return {
+        "group_size": launcher._group_size,
+        "group_key": launcher.group_key,
+        "instance_key": key,
+        "communication_hint": options.implementation.value,
+        "timeout": options.timeout_seconds or 0,
+    }
+
+
 def _collective(
     operation: Callable[..., tf.Tensor],
     launcher: Launcher,
@@ -545,11 +628,7 @@ def _collective(
     with tf.device(device):
         return operation(
             tensor,
-            launcher._group_size,
-            launcher.group_key,
-            key,
-            communication_hint=options.implementation.value,
-            timeout=options.timeout_seconds or 0,
+            **_of_group(launcher, key, options),
             ordering_token=token,
         )
 

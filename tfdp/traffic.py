@@ -17,10 +17,11 @@ class VariableTraffic(NamedTuple):
         shape: of the variable.
         compressor: what reduces its gradient.
         num_bytes: of the gradient.
-        wire_bytes: (without compression, with it): bytes that one replica sends; None where that is another number in
-            each step: of a sparse gradient the rows that were used, of a dense one those elements that a compressor
-            like `threshold` picks out.
-        state_bytes: memory of what the compressor remembers, on one replica.
+        wire_bytes: (without compression, with it): bytes that one replica sends, or one host where replicas that share
+            one add up first; None where that is another number in each step: of a sparse gradient the rows that were
+            used, of a dense one those elements that a compressor like `threshold` picks out.
+        state_bytes: memory of what the compressor remembers, on the replica that keeps it; 0 where that is in another
+            process.
     """
 
     path: str
@@ -36,30 +37,32 @@ class CompressionReport(NamedTuple):
 
     Attributes:
         variables: one entry for each variable that has had a gradient.
-        num_replicas: between which they travel.
+        num_members: between which they travel.
+        member: what these are: "replica", "host", ..
     """
 
     variables: Sequence[VariableTraffic]
-    num_replicas: int
+    num_members: int
+    member: str = "replica"
 
     @property
     def uncompressed_wire_bytes(self) -> int:
-        """Bytes that one replica would send in a step without compression, for gradients whose bytes are known."""
+        """Bytes that one member would send in a step without compression, for gradients whose bytes are known."""
         return sum(variable.wire_bytes[0] for variable in self.variables if variable.wire_bytes)
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that one replica sends in a step, for gradients whose bytes are known."""
+        """Bytes that one member sends in a step, for gradients whose bytes are known."""
         return sum(variable.wire_bytes[1] for variable in self.variables if variable.wire_bytes)
 
     @property
     def state_bytes(self) -> int:
-        """Memory of what compressors remember, on one replica."""
+        """Memory of what compressors remember, on one replica, or on all of a host in this process."""
         return sum(variable.state_bytes for variable in self.variables)
 
     def __str__(self) -> str:
-        if self.num_replicas == 1:
-            return "One replica sends nothing."
+        if self.num_members == 1:
+            return f"One {self.member} sends nothing."
         if not self.variables:
             return "No gradients have been reduced yet: train a step first."
         headings = ("variable", "shape", "compressor", "bytes before", "bytes after", "ratio", "state bytes")
@@ -83,7 +86,7 @@ class CompressionReport(NamedTuple):
             ).rstrip()
             for row in [headings, *rows]
         ]
-        lines.append(f"Bytes that one of {self.num_replicas} replicas sends in a step.")
+        lines.append(f"Bytes that one of {self.num_members} {self.member}s sends in a step.")
         return "\n".join(lines)
 
 
