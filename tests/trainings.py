@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import quick_iterators
 import tensorflow as tf
 
 import tfdp
+
+quick_iterators.use()
 
 BATCH_SIZE = 32
 NUM_BATCHES = 5

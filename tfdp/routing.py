@@ -46,7 +46,8 @@ def find_topology(wanted: Topology | str | None, cluster: topology_lib.Cluster |
     if wanted is None:
         return topology_lib.topology_from_environment(os.environ, cluster, num_devices)
     if isinstance(wanted, str | os.PathLike):
-        wanted = topology_lib.topology_of_text(os.fspath(wanted), source="`topology`")
+        devices = None if cluster is None else num_devices
+        wanted = topology_lib.topology_of_text(os.fspath(wanted), devices, source="`topology`")
     if not isinstance(wanted, Topology):
         raise TypeError(f"`topology` must be a tfdp.Topology, or its JSON, or a path. Received: {wanted!r}.")
     num_workers = 1 if cluster is None else cluster.num_workers

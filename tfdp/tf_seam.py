@@ -385,6 +385,8 @@ class MultiWorkerExtended(_PartialSums, _AnyNumbers, collective_all_reduce_strat
             if tf.executing_eagerly():
                 line = f"{value.dtype.name} {value.shape.as_list()}"
                 self.agree("the next variable", [line], [kwargs.get("name") or "Variable"])
+            if not value.shape.num_elements():  # TensorFlow's broadcast dies of nothing to send
+                return value
             carried = carrying.as_carried(value, carrying.BROADCAST)
             group_key = self._collective_keys.get_group_key([device])
             key = self._collective_keys.get_instance_key(group_key, device)

@@ -32,7 +32,7 @@ for name, (topology, num_devices, algorithm, compression) in LAYOUTS.items():
     (folder / f"{name} {rank}.json").write_text(json.dumps([report.num_members, report.member, kept]))
 for name, options in REFUSED.items():
     try:
-        make(1, **{option: values[rank % len(values)] for option, values in options.items()})
+        make(1, **{option: values[min(rank, len(values) - 1)] for option, values in options.items()})
         text = "was made"
     except Exception as error:
         text = f"{type(error).__name__}: {error}"

@@ -37,7 +37,11 @@ class ClusterCommunicator(Communicator):
         self._launcher, self._device, self._options, self._in_order = launcher, device, options, in_order
         self._tokens: dict[str, tf.Variable] = {}
 
+    # TensorFlow's collectives die of tensors without elements.
+
     def sum(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        if not sum(_num_elements(tensor) for tensor in tensors):
+            return list(tensors)
         with tf.device(self._device):
             carried = [carrying.as_carried(tensor, carrying.REDUCED) for tensor in tensors]
             packed = tf.reshape(carried[0], [-1]) if len(carried) == 1 else _pack(carried)
@@ -50,6 +54,8 @@ class ClusterCommunicator(Communicator):
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         with tf.device(self._device):
+            if not _num_elements(tensor):
+                return tf.zeros([tensor.shape[0] * self.size, *tensor.shape[1:]], tensor.dtype)
             carried = carrying.as_carried(tensor, carrying.GATHERED)
             rows = tf_seam.gather_tensor(self._launcher, carried, **self._call("gather", carried, name))
             rows = tf.ensure_shape(rows, [carried.shape[0] * self.size, *carried.shape[1:]])
@@ -70,6 +76,8 @@ class ClusterCommunicator(Communicator):
             return carrying.from_carried(tf.boolean_mask(rows, present), tensor.dtype)
 
     def exchange(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        if not _num_elements(tensor):
+            return tensor
         with tf.device(self._device):
             carried = carrying.as_carried(tensor, carrying.GATHERED)
             rows = tf_seam.exchange_tensor(self._launcher, carried, **self._call("exchange", carried, name))
