@@ -31,6 +31,15 @@ def check_algorithm(algorithm: Any) -> None:
         raise ValueError(f"`algorithm` must be one of {names}. Received: algorithm={algorithm!r}.")
 
 
+def find_local_topology(wanted: Topology | str | None, num_devices: int) -> Topology:
+    """Returns where the replicas of a process by itself are; raises as `find_topology`."""
+    text = os.environ.get("TFDP_TOPOLOGY", "").strip()
+    if wanted is None and text and topology_lib.topology_of_text(text, source="TFDP_TOPOLOGY").num_workers > 1:
+        # It is that of the workers, of which this process may be one.
+        return Topology.from_cluster(None, num_devices)
+    return find_topology(wanted, None, num_devices)
+
+
 def find_topology(wanted: Topology | str | None, cluster: topology_lib.Cluster | None, num_devices: int) -> Topology:
     """Returns where the replicas are.
 

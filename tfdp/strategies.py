@@ -191,7 +191,8 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
                 leaves the choice to TensorFlow (NCCL) elsewhere.
             topology: which devices have fast links to each other, such as
                 `Topology.from_cluster(None, 4).with_islands({"localhost": [[0, 1], [2, 3]]})`, or its JSON, or the path
-                of a file with it; None takes TFDP_TOPOLOGY from the environment, or else all alike.
+                of a file with it; None takes TFDP_TOPOLOGY from the environment, if that is of one process, or else all
+                alike.
             algorithm: how gradients are added up: "auto", "flat", "hierarchical" or "tree"; see docs/topology.md.
 
         Raises:
@@ -208,7 +209,7 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
             # TensorFlow's own sum begins with a buffer that is free: from three on its rounding is left to chance.
             cross_device_ops = tf.distribute.ReductionToOneDevice(accumulation_fn=tf_seam.sum_in_order)
         tf.distribute.Strategy.__init__(self, tf_seam.MirroredExtended(self, names, cross_device_ops))
-        self._topology = routing.find_topology(topology, None, len(names))
+        self._topology = routing.find_local_topology(topology, len(names))
         plan = topology_lib.plan(self._topology, algorithm)
         self._reducer = GradientReducer(
             routing.routes_of_process(self, plan),
