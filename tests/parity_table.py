@@ -71,6 +71,11 @@ LAYOUTS = (
     STOCK,
     Layout("tfdp Mirrored, 2", "tfdp.MirroredStrategy()", 2),
     Layout("tfdp Mirrored, 4", "tfdp.MirroredStrategy()", 4),
+    Layout(
+        "tfdp Mirrored, 2 hosts of 2",
+        "tfdp.MirroredStrategy(topology=tfdp.Topology.from_hosts(['a', 'a', 'b', 'b']))",
+        4,
+    ),
     Layout("tfdp 2 workers", "tfdp.MultiWorkerMirroredStrategy()", 1, 2),
     Layout("tfdp 2 workers of 2", "tfdp.MultiWorkerMirroredStrategy()", 2, 2),
     Layout("bf16, 2 workers", 'tfdp.MultiWorkerMirroredStrategy(compression="bf16")', 1, 2, 0.05),

@@ -32,6 +32,10 @@ for function in (together.masks, together.unseeded,
     trainings.record(folder / "2 devices", function.__name__, functools.partial(function, make_strategy()))
 for name, strategy in (
     ("4 in small buckets", tfdp.MirroredStrategy(bucket_bytes=64)),
+    (
+        "4 as 2 hosts in small buckets",
+        tfdp.MirroredStrategy(bucket_bytes=64, topology=tfdp.Topology.from_hosts(["a", "a", "b", "b"])),
+    ),
     ("2 others in small buckets", tfdp.MirroredStrategy(["/cpu:2", "/cpu:3"], bucket_bytes=64)),
 ):
     trainings.record_all(folder / name, strategy, trainings.IN_SMALL_BUCKETS)
@@ -47,7 +51,7 @@ trainings.record_under_compressors(
 )
 """
 LAYOUTS = {"2 devices": tuple(trainings.TRAININGS), "4 devices": trainings.ON_FOUR_REPLICAS}
-IN_SMALL_BUCKETS = ("4 in small buckets", "2 others in small buckets")
+IN_SMALL_BUCKETS = ("4 in small buckets", "4 as 2 hosts in small buckets", "2 others in small buckets")
 
 
 @pytest.fixture(scope="module")
