@@ -35,8 +35,26 @@ help:
 demo: .venv/.installed-examples
 	@$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" .venv/bin/tfdp demo
 
+# Tests that start few processes or none run side by side, each file on one core; the others have the machine to themselves.
+SIDE_BY_SIDE = tests/benchmarks tests/callbacks tests/compression tests/data tests/topology
+
+# $(call run-tests,FOLDER): all tests in the environment FOLDER, or those that PYTEST_ARGS choose.
+ifeq ($(strip $(PYTEST_ARGS)),)
+define run-tests
+	@status=0; \
+	export $(call KERAS_HOME_IN,$(1)) TFDP_CACHE="$(CURDIR)/$(1)/cache"; \
+	$(1)/bin/python -m pytest -n 2 --dist loadfile $(SIDE_BY_SIDE) || status=$$?; \
+	$(1)/bin/python -m pytest $(addprefix --ignore=,$(SIDE_BY_SIDE)) || status=$$?; \
+	exit $$status
+endef
+else
+define run-tests
+	$(call KERAS_HOME_IN,$(1)) TFDP_CACHE="$(CURDIR)/$(1)/cache" $(1)/bin/python -m pytest $(PYTEST_ARGS)
+endef
+endif
+
 test: lint
-	$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" .venv/bin/python -m pytest $(PYTEST_ARGS)
+	$(call run-tests,.venv)
 
 lint: .venv/.installed-test
 	.venv/bin/ruff check .
@@ -44,7 +62,7 @@ lint: .venv/.installed-test
 	.venv/bin/mypy
 
 test-oldest: .venv-oldest/.installed
-	$(call KERAS_HOME_IN,.venv-oldest) TFDP_CACHE="$(CURDIR)/.venv-oldest/cache" .venv-oldest/bin/python -m pytest $(PYTEST_ARGS)
+	$(call run-tests,.venv-oldest)
 
 parity: .venv/.installed-test
 	$(call KERAS_HOME_IN,.venv) TFDP_CACHE="$(CURDIR)/.venv/cache" PYTHONPATH=tests .venv/bin/python tests/parity_table.py

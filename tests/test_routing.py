@@ -4,7 +4,7 @@ import pytest
 import sums
 
 from tfdp import Topology
-from tfdp.routing import check_algorithm, find_local_topology, find_topology, layout_of
+from tfdp.routing import check_algorithm, find_topology, layout_of, suited
 from tfdp.topology import make_cluster, plan
 
 OF_ONE = '{"devices_per_worker": 2, "hosts": [{"name": "a", "workers": [0], "islands": [[0], [1]]}]}'
@@ -43,13 +43,13 @@ def test_a_file_is_read(tmp_path):
 
 def test_a_process_by_itself_takes_no_notice_of_the_topology_of_its_cluster(monkeypatch):
     monkeypatch.setenv("TFDP_TOPOLOGY", sums.PAIRS)
-    assert find_local_topology(None, 2) == Topology.from_cluster(None, 2)
+    assert find_topology(None, None, 2) == Topology.from_cluster(None, 2)
     monkeypatch.setenv("TFDP_TOPOLOGY", OF_ONE)
-    assert find_local_topology(None, 2).groups("island") == ((0,), (1,))
+    assert find_topology(None, None, 2).groups("island") == ((0,), (1,))
 
 
 def test_devices_of_a_process_by_itself_may_stand_for_hosts():
-    assert find_local_topology(sums.PAIRS, 4).num_hosts == 2
+    assert find_topology(sums.PAIRS, None, 4).num_hosts == 2
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_devices_of_a_process_by_itself_may_stand_for_hosts():
 )
 def test_a_topology_that_does_not_fit_is_refused(wanted, num_devices, message):
     with pytest.raises(ValueError, match=message):
-        find_local_topology(wanted, num_devices)
+        find_topology(wanted, None, num_devices)
 
 
 def test_devices_that_workers_do_not_have_are_refused():
@@ -85,3 +85,11 @@ def test_only_where_not_every_replica_carries_all_a_layout_says_who_does():
     topology = Topology.from_json(sums.PAIRS)
     assert layout_of(plan(topology, "flat"), topology, 100) == ""
     assert layout_of(plan(topology), topology, 100) != layout_of(plan(topology), topology, 200)
+
+
+def test_gpus_of_a_host_in_several_processes_go_flat_unless_it_is_asked_for():
+    topology, gpu, cpu = Topology.from_json(sums.PAIRS), ["/device:GPU:0"], ["/device:CPU:0"]
+    assert suited("auto", topology, gpu) == "flat"
+    assert suited("auto", topology, cpu) == "auto"
+    assert suited("hierarchical", topology, gpu) == "hierarchical"
+    assert suited("auto", Topology.from_hosts(["a", "b"], 2), gpu) == "auto"

@@ -1939,7 +1939,7 @@ def compressed(strategy):
     if strategy is None:
         return arrays
     report = strategy.compression_report()
-    return {**arrays, "traffic": [report.num_replicas, report.uncompressed_wire_bytes, report.wire_bytes]}
+    return {**arrays, "traffic": [report.num_members, report.uncompressed_wire_bytes, report.wire_bytes]}
 
 
 def without_momentum_of_the_optimizer(strategy):

@@ -4,7 +4,7 @@ import gc
 import io
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +56,7 @@ class Part(NamedTuple):
         member: the position of the host whose state this is part of; None where it is the replica's own.
         num_hosts: the number of hosts; None where replicas have states of their own.
         layout: see `Members`.
+        slots: of all gradients that have a state, whoever keeps it; empty where those of `states` are all.
     """
 
     rank: int
@@ -65,6 +66,7 @@ class Part(NamedTuple):
     member: int | None = None
     num_hosts: int | None = None
     layout: str = ""
+    slots: Sequence[Slot] = ()
 
     @property
     def owner(self) -> int:
@@ -191,6 +193,7 @@ class CompressionState(tf.train.experimental.PythonState):
                 member=None if own_states else self._members.of_replicas[local_id],
                 num_hosts=None if own_states else self._members.num_members,
                 layout=self._members.layout,
+                slots=() if own_states else tuple(slot for slots in self._expected.values() for slot in slots),
             )
             for local_id, rank in enumerate(self._ranks)
         ]
@@ -235,6 +238,10 @@ class CompressionState(tf.train.experimental.PythonState):
         if string_value:
             self.restore(deserialized(string_value))
 
+    def fits(self, parts: Sequence[Part]) -> bool:
+        """Returns whether parts of this process's replicas are all that they need: they keep the same as then."""
+        return all(self._is_same_layout(part) for part in parts)
+
     def _has_all_of(self, parts: Sequence[Part]) -> bool:
         there = {part.rank for part in parts}
         if self._is_same_layout(parts[0]):
@@ -258,7 +265,8 @@ class CompressionState(tf.train.experimental.PythonState):
             states = {
                 slot: leaves for part in self._restored if part.owner == one for slot, leaves in part.states.items()
             }
-            leaves = self._find(states, slot, first)
+            everyones = {slot for part in self._restored for slot in part.slots} | states.keys()
+            leaves = self._find(states, everyones, slot, first)
             if leaves is not None:
                 saved[one] = leaves
         if len(saved) < len(wanted):
@@ -269,23 +277,25 @@ class CompressionState(tf.train.experimental.PythonState):
         all_states = [tf.nest.pack_sequence_as(first, leaves) for _, leaves in sorted(saved.items())]
         return compressor.merge(all_states, self._members.num_members)
 
-    def _find(self, states: Mapping[Slot, list[np.ndarray]], slot: Slot, first: Any) -> list[np.ndarray] | None:
+    def _find(
+        self, states: Mapping[Slot, list[np.ndarray]], all_saved: Set[Slot], slot: Slot, first: Any
+    ) -> list[np.ndarray] | None:
         """Returns the saved state of `slot`, in the same shapes.
 
         Optimizers are found by their order, since their numbers count those that are gone. Variables are found by
         their paths where all of an optimizer's are there (some may be frozen now), and otherwise by their positions
         (Keras numbers layers on as models are made).
         """
-        optimizers, saved_optimizers = sorted(self._expected), sorted({one.optimizer for one in states})
+        optimizers, saved_optimizers = sorted(self._expected), sorted({one.optimizer for one in all_saved})
         index = optimizers.index(slot.optimizer)
         if index >= len(saved_optimizers):
             return None
-        saved = {one: leaves for one, leaves in states.items() if one.optimizer == saved_optimizers[index]}
-        by_path = {one.path: leaves for one, leaves in saved.items()}
-        by_position = {one.position: leaves for one, leaves in saved.items()}
+        saved = [one for one in all_saved if one.optimizer == saved_optimizers[index]]
+        by_path, by_position = {one.path: one for one in saved}, {one.position: one for one in saved}
         paths = [one.path for one in self._expected[slot.optimizer]]
         goes_by_path = len(by_path) == len(saved) and len(set(paths)) == len(paths) and set(paths) <= by_path.keys()
-        leaves = by_path.get(slot.path) if goes_by_path else by_position.get(slot.position)
+        one = by_path.get(slot.path) if goes_by_path else by_position.get(slot.position)
+        leaves = None if one is None else states.get(one)
         wanted = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in tf.nest.flatten(first)]
         return leaves if leaves is not None and [(leaf.shape, leaf.dtype) for leaf in leaves] == wanted else None
 
@@ -300,8 +310,8 @@ def serialized(parts: Iterable[Part]) -> bytes:
             like = [{"dtype": tf.as_dtype(leaf.dtype).name, "shape": list(leaf.shape)} for leaf in leaves]
             slots.append({"slot": list(slot), "leaves": like, "first": len(arrays)})
             arrays.extend(np.frombuffer(leaf.tobytes(), np.uint8) for leaf in leaves)
-        about = {name: value for name, value in part._asdict().items() if name != "states"}
-        description["parts"].append({**about, "slots": slots})
+        about = {name: value for name, value in part._asdict().items() if name not in ("states", "slots")}
+        description["parts"].append({**about, "slots": slots, "all_slots": [list(slot) for slot in part.slots]})
     file = io.BytesIO()
     named = {f"array_{i}": array for i, array in enumerate(arrays)}
     named["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
@@ -320,9 +330,13 @@ def deserialized(content: bytes) -> list[Part]:
             description = json.loads(file["description"].tobytes())
             if description["format"] != _FORMAT:
                 raise ValueError(f"they are of format {description['format']}, this version of tfdp reads {_FORMAT}")
-            return [Part(states=_states(file, part.pop("slots")), **part) for part in description["parts"]]
+            return [_part(file, **part) for part in description["parts"]]
     except Exception as error:  # zipfile and numpy meet broken bytes with errors of a dozen kinds
         raise ValueError(f"These bytes are no saved compression state: {error}.") from error
+
+
+def _part(file: Mapping[str, np.ndarray], *, slots: Sequence[Any], all_slots: Sequence[Any] = (), **about: Any) -> Part:
+    return Part(states=_states(file, slots), slots=tuple(Slot(*slot) for slot in all_slots), **about)
 
 
 def _states(file: Mapping[str, np.ndarray], slots: Sequence[Any]) -> dict[Slot, list[np.ndarray]]:

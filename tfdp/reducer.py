@@ -67,6 +67,7 @@ class GradientReducer:
         self._num_slots: Counter[int] = Counter()
         self._agreed: set[tuple[int, tuple[str, ...]]] = set()
         self._plans: dict[Slot, _Plan] = {}
+        self._turns: dict[Slot, int] = {}
         self._buckets: dict[int, list[list[Slot]]] = {}
         self._graphs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -185,17 +186,24 @@ class GradientReducer:
         return reduced
 
     def _bucketed(self, number: int, plans: Sequence[_Plan], route: Route) -> tuple[list[list[int]], list[int]]:
-        """Returns which dense gradients travel together, by their positions, and the turn of each bucket."""
+        """Returns which dense gradients travel together, by their positions, and the turn of each bucket.
+
+        A gradient keeps the turn that it had first, as its state is where it was carried.
+        """
         dense = [i for i, plan in enumerate(plans) if not plan.is_sparse]
         sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
-        kinds = [(plans[i].spec.dtype, id(plans[i].compressor)) for i in dense]
+        known = [self._turns.get(plans[i].slot) for i in dense]
+        kinds = [(plans[i].spec.dtype, id(plans[i].compressor), turn) for i, turn in zip(dense, known, strict=True)]
         planned = buckets.plan_buckets(sizes, kinds, self._bucket_bytes)
-        turns = buckets.deal([sum(sizes[i] for i in bucket) for bucket in planned], route.num_turns)
+        dealt = buckets.deal([sum(sizes[i] for i in bucket) for bucket in planned], route.num_turns)
+        turns = [
+            turn if (first := known[bucket[0]]) is None else first for bucket, turn in zip(planned, dealt, strict=True)
+        ]
         buckets_of = [[dense[i] for i in bucket] for bucket in planned]
+        for bucket, turn in zip(buckets_of, turns, strict=True):
+            self._turns.update({plans[i].slot: turn for i in bucket})
         self._remember(number, [[plans[i].slot for i in bucket] for bucket in buckets_of])
-        here = {turn for turn in set(turns) if any(local.carries(turn) for local in self._routes)}
-        slots = {i for bucket, turn in zip(buckets_of, turns, strict=True) for i in bucket if turn in here}
-        self.state.expect(plan.slot for i, plan in enumerate(plans) if plan.has_state and i in slots)
+        self.state.expect(plan.slot for plan in plans if plan.has_state)
         return buckets_of, turns
 
     def _remember(self, number: int, buckets_of: list[list[Slot]]) -> None:
@@ -253,6 +261,7 @@ class GradientReducer:
         for key in [key for key in list(self._slots) if key[0] == number]:
             slot = self._slots.pop(key)
             self._plans.pop(slot, None)
+            self._turns.pop(slot, None)
             self.state.drop(slot)
 
     def _plan(self, number: int, gradient: Any, variable: Any) -> _Plan:

@@ -31,15 +31,6 @@ def check_algorithm(algorithm: Any) -> None:
         raise ValueError(f"`algorithm` must be one of {names}. Received: algorithm={algorithm!r}.")
 
 
-def find_local_topology(wanted: Topology | str | None, num_devices: int) -> Topology:
-    """Returns where the replicas of a process by itself are; raises as `find_topology`."""
-    text = os.environ.get("TFDP_TOPOLOGY", "").strip()
-    if wanted is None and text and topology_lib.topology_of_text(text, source="TFDP_TOPOLOGY").num_workers > 1:
-        # It is that of the workers, of which this process may be one.
-        return Topology.from_cluster(None, num_devices)
-    return find_topology(wanted, None, num_devices)
-
-
 def find_topology(wanted: Topology | str | None, cluster: topology_lib.Cluster | None, num_devices: int) -> Topology:
     """Returns where the replicas are.
 
@@ -52,6 +43,8 @@ def find_topology(wanted: Topology | str | None, cluster: topology_lib.Cluster |
         TypeError: `wanted` is neither a topology nor a text.
         ValueError: it is one of other replicas.
     """
+    if wanted is None and cluster is None and _is_of_several_workers(os.environ.get("TFDP_TOPOLOGY", "").strip()):
+        return Topology.from_cluster(None, num_devices)
     if wanted is None:
         return topology_lib.topology_from_environment(os.environ, cluster, num_devices)
     if isinstance(wanted, str | os.PathLike):
@@ -69,6 +62,20 @@ def find_topology(wanted: Topology | str | None, cluster: topology_lib.Cluster |
             f"{wanted.num_workers} worker(s) with {wanted.num_replicas} replica(s)."
         )
     return wanted
+
+
+def _is_of_several_workers(text: str) -> bool:
+    """Whether the environment's topology is that of a cluster, of which a process by itself takes no notice."""
+    return bool(text) and topology_lib.topology_of_text(text, source="TFDP_TOPOLOGY").num_workers > 1
+
+
+def suited(algorithm: str, topology: Topology, devices: Sequence[str]) -> str:
+    """Returns the algorithm for `devices` of every worker.
+
+    "auto" is flat where the GPUs of a host are in several processes: how these meet in groups of two was never tried.
+    """
+    is_untried = any("GPU" in device for device in devices) and topology.num_workers > topology.num_hosts
+    return "flat" if algorithm == "auto" and is_untried else algorithm
 
 
 def layout_of(plan: topology_lib.Plan, topology: Topology, bucket_bytes: int) -> str:

@@ -209,7 +209,7 @@ class MirroredStrategy(_DataParallel, tf.distribute.MirroredStrategy):
             # TensorFlow's own sum begins with a buffer that is free: from three on its rounding is left to chance.
             cross_device_ops = tf.distribute.ReductionToOneDevice(accumulation_fn=tf_seam.sum_in_order)
         tf.distribute.Strategy.__init__(self, tf_seam.MirroredExtended(self, names, cross_device_ops))
-        self._topology = routing.find_local_topology(topology, len(names))
+        self._topology = routing.find_topology(topology, None, len(names))
         plan = topology_lib.plan(self._topology, algorithm)
         self._reducer = GradientReducer(
             routing.routes_of_process(self, plan),
@@ -296,9 +296,8 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
                 f"TensorFlow {tf.__version__}",
             ],
         )
-        self._topology = routing.find_topology(topology, cluster, len(extended.worker_devices))
-        extended.agree("the topology", self._topology.lines(), self._topology.line_names())
-        plan = topology_lib.plan(self._topology, algorithm)
+        self._topology = self._agreed_topology(topology, extended)
+        plan = topology_lib.plan(self._topology, routing.suited(algorithm, self._topology, extended.worker_devices))
         self._reducer = GradientReducer(
             routing.routes_of_worker(self, plan, options, is_ring=algorithm == "flat"),
             compressor,
@@ -308,6 +307,16 @@ class MultiWorkerMirroredStrategy(_DataParallel, tf.distribute.MultiWorkerMirror
             routing.layout_of(plan, self._topology, bucket_bytes),
         )
         keras_seam.install(_reducer_of, shard, adapted)
+
+    def _agreed_topology(self, wanted: Topology | str | None, extended: Any) -> Topology:
+        """Returns where the replicas are; raises on every worker where one of them has no topology, or another one."""
+        try:
+            found = routing.find_topology(wanted, self._cluster, len(extended.worker_devices))
+        except (TypeError, ValueError) as error:
+            extended.agree("the topology", [f"{type(error).__name__}: {error}"])
+            raise
+        extended.agree("the topology", found.lines(), found.line_names())
+        return found
 
     @property
     def num_workers(self) -> int:

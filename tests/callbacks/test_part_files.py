@@ -123,3 +123,11 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         PartFiles(tmp_path / "file", [0], 2).write(7, [part(0)])
+
+
+def test_all_parts_are_read_where_those_of_a_worker_do_not_fit_it_and_all_are_there(tmp_path):
+    for rank in (0, 1):
+        PartFiles(tmp_path, [rank], 2).write(7, [part(rank)])
+    files = PartFiles(tmp_path, [1], 2)
+    assert numbers(files.read(7, lambda parts: False)) == [(0, 2, 0.0), (1, 2, 1.0)]
+    assert numbers(files.read(7, lambda parts: True)) == [(1, 2, 1.0)]

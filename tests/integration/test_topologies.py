@@ -49,6 +49,7 @@ LAYOUTS = {
     "4 hosts in pairs": (sums.ALONE, 1, "tree", "none"),
     "1 host hierarchical": (sums.TOGETHER, 1, "hierarchical", "none"),
     "1 host flat": (sums.TOGETHER, 1, "flat", "none"),
+    "2 hosts x 2 workers x 2 devices flat": (sums.PAIRS, 2, "flat", "none"),
     "1 host in pairs x 2 devices": (sums.TOGETHER, 2, "tree", "none"),
     "2 hosts x 2 workers bf16": (sums.PAIRS, 1, "auto", "bf16"),
     "3 + 1 workers bf16": (sums.THREE_AND_ONE, 1, "auto", "bf16"),
@@ -60,6 +61,7 @@ REFUSED = {
     "fewer workers": {"topology": ('{"hosts": [{"name": "a", "workers": [0, 1]}]}',)},
     "unknown algorithm": {"algorithm": ("ring",)},
     "no topology": {"topology": (3,)},
+    "no topology on one worker": {"topology": (None, "nowhere.json")},
 }
 
 
@@ -112,6 +114,7 @@ def test_compression_acts_between_hosts(results, name, expected):
         ("other algorithms", ["ValueError: Workers must agree on the strategy's options. Received: \"algorithm="]),
         ("fewer workers", ["ValueError: `topology` must place 4 worker(s) of 1 device(s) each. Received: 2 worker(s)"]),
         ("unknown algorithm", ["`algorithm` must be one of 'auto', 'flat', 'hierarchical', 'tree'. Received: alg"]),
+        ("no topology on one worker", ["ValueError: Workers must agree on the topology. Received:", "nowhere.json"]),
         ("no topology", ["TypeError: `topology` must be a tfdp.Topology, or its JSON, or a path. Received: 3."]),
     ],
 )

@@ -47,7 +47,7 @@ class CompressionParts:
         reason = "another worker has not found its parts"
         if number is not None:
             try:
-                parts = self._files.read(number)
+                parts = self._files.read(number, self._state.fits)
             except LookupError as error:
                 reason = str(error)
         if not all_agree(self._strategy, number or 0, parts[0].num_members if parts else 0):

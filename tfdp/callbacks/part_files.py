@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -38,8 +38,12 @@ class PartFiles:
             if self._is_own(file) and file.path not in written:
                 remove(file.path)
 
-    def read(self, iteration: int) -> list[Part]:
-        """Returns this worker's parts, or those of all members of a group of another size.
+    def read(self, iteration: int, fits: Callable[[Sequence[Part]], bool] = lambda parts: True) -> list[Part]:
+        """Returns this worker's parts, or those of all members of a group of another size, or of another layout.
+
+        Args:
+            iteration: of the save.
+            fits: parts of this worker -> whether they are all that it needs, where others can be had too.
 
         Raises:
             LookupError: there are not all of them, or one cannot be read; says which.
@@ -53,7 +57,9 @@ class PartFiles:
             raise LookupError(f"there is none in {folder}")
         own = by_group.pop(self._num_members, {})
         if own.keys() >= set(self._ranks):
-            return [_read(own[rank]) for rank in self._ranks]
+            parts = [_read(own[rank]) for rank in self._ranks]
+            has_all = len(own) == self._num_members
+            return [_read(own[rank]) for rank in sorted(own)] if has_all and not fits(parts) else parts
         for num_members, paths in by_group.items():
             if len(paths) == num_members:
                 return [_read(paths[rank]) for rank in sorted(paths)]

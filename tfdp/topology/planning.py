@@ -41,8 +41,9 @@ class Plan(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether every replica is a member, and they sum round a ring."""
-        return self.is_flat and not self.in_pairs
+        """Whether every replica is a member, and they sum round one ring."""
+        has_racks = any(1 < len(groups) < len(self.members) for groups in self.above)
+        return self.is_flat and not self.in_pairs and not has_racks
 
     def member_of(self, replica: int) -> int:
         """Returns the position of the member that has `replica`."""
@@ -121,8 +122,8 @@ def plan(topology: Topology, algorithm: str = "auto") -> Plan:
 
 
 def _has_islands_alone(topology: Topology) -> bool:
-    """Whether islands of several replicas are all that tells replicas apart."""
-    if topology.num_hosts > 1 or not topology.has_level(ISLAND):
+    """Whether islands of several replicas are all that tells replicas apart, which are all in one process."""
+    if topology.num_workers > 1 or not topology.has_level(ISLAND):
         return False
     return 1 < len(topology.groups(ISLAND)) < topology.num_replicas
 
