@@ -61,7 +61,7 @@ class CompressionParts:
 
     def are_missed(self) -> bool:
         """Returns whether there are parts of other saves, and nothing that is remembered without them."""
-        return self._files.has_any() and not any(part.states for part in self._state.parts())
+        return self._files.has_any() and not any(part.states or part.slots for part in self._state.parts())
 
 
 def all_agree(strategy: tf.distribute.Strategy, iteration: int, num_members: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import carrying, tf_seam
+from tfdp.collectives.along_tree import packed, unpacked
 from tfdp.collectives.base import Communicator
 
 
@@ -44,13 +45,10 @@ class ClusterCommunicator(Communicator):
             return list(tensors)
         with tf.device(self._device):
             carried = [carrying.as_carried(tensor, carrying.REDUCED) for tensor in tensors]
-            packed = tf.reshape(carried[0], [-1]) if len(carried) == 1 else _pack(carried)
-            total = tf_seam.reduce_tensor(self._launcher, packed, **self._call("sum", packed, name))
-            totals = [total] if len(carried) == 1 else tf.split(total, [_num_elements(t) for t in carried])
-            return [
-                carrying.from_carried(tf.reshape(total, carry.shape), tensor.dtype)
-                for total, carry, tensor in zip(totals, carried, tensors, strict=True)
-            ]
+            vector = packed(carried)
+            total = tf_seam.reduce_tensor(self._launcher, vector, **self._call("sum", vector, name))
+            totals = unpacked(total, [carry.shape for carry in carried])
+            return [carrying.from_carried(total, tensor.dtype) for total, tensor in zip(totals, tensors, strict=True)]
 
     def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         with tf.device(self._device):
@@ -95,10 +93,6 @@ class ClusterCommunicator(Communicator):
             with tf.init_scope(), tf.device(self._device):
                 self._tokens[name] = tf_seam.plain_variable(0.0)
         return self._tokens[name].handle
-
-
-def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
 
 
 def _num_elements(tensor: tf.Tensor) -> int:
