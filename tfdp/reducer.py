@@ -68,6 +68,7 @@ class GradientReducer:
         self._agreed: set[tuple[int, tuple[str, ...]]] = set()
         self._plans: dict[Slot, _Plan] = {}
         self._turns: dict[Slot, int] = {}
+        self._bucket_plans: dict[tuple[Any, ...], tuple[list[list[int]], list[int]]] = {}
         self._buckets: dict[int, list[list[Slot]]] = {}
         self._graphs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -188,22 +189,30 @@ class GradientReducer:
     def _bucketed(self, number: int, plans: Sequence[_Plan], route: Route) -> tuple[list[list[int]], list[int]]:
         """Returns which dense gradients travel together, by their positions, and the turn of each bucket.
 
-        A gradient keeps the turn that it had first, as its state is where it was carried.
+        They are the same each time that these gradients come, on every replica: traces differ from worker to worker. A
+        gradient keeps the turn that it had first, beside whatever others, as its state is where it was carried.
         """
+        key = number, *((plan.slot, plan.spec.dtype, id(plan.compressor), plan.is_sparse) for plan in plans)
+        if key not in self._bucket_plans:
+            self._bucket_plans[key] = self._planned(plans, route.num_turns)
+        buckets_of, turns = self._bucket_plans[key]
+        self._remember(number, [[plans[i].slot for i in bucket] for bucket in buckets_of])
+        self.state.expect(plan.slot for plan in plans if plan.has_state)
+        return buckets_of, turns
+
+    def _planned(self, plans: Sequence[_Plan], num_turns: int) -> tuple[list[list[int]], list[int]]:
+        """Returns what `_bucketed` does, where these gradients come together for the first time."""
         dense = [i for i, plan in enumerate(plans) if not plan.is_sparse]
         sizes = [(plans[i].spec.shape.num_elements() or 0) * plans[i].spec.dtype.size for i in dense]
-        known = [self._turns.get(plans[i].slot) for i in dense]
+        known = [self._turns.get(plans[i].slot) if num_turns > 1 else 0 for i in dense]
         kinds = [(plans[i].spec.dtype, id(plans[i].compressor), turn) for i, turn in zip(dense, known, strict=True)]
         planned = buckets.plan_buckets(sizes, kinds, self._bucket_bytes)
-        dealt = buckets.deal([sum(sizes[i] for i in bucket) for bucket in planned], route.num_turns)
-        turns = [
-            turn if (first := known[bucket[0]]) is None else first for bucket, turn in zip(planned, dealt, strict=True)
-        ]
+        dealt = buckets.deal([sum(sizes[i] for i in bucket) for bucket in planned], num_turns)
+        firsts = [known[bucket[0]] for bucket in planned]
+        turns = [turn if first is None else first for first, turn in zip(firsts, dealt, strict=True)]
         buckets_of = [[dense[i] for i in bucket] for bucket in planned]
         for bucket, turn in zip(buckets_of, turns, strict=True):
             self._turns.update({plans[i].slot: turn for i in bucket})
-        self._remember(number, [[plans[i].slot for i in bucket] for bucket in buckets_of])
-        self.state.expect(plan.slot for plan in plans if plan.has_state)
         return buckets_of, turns
 
     def _remember(self, number: int, buckets_of: list[list[Slot]]) -> None:
@@ -256,8 +265,9 @@ class GradientReducer:
     def _forget(self, number: int) -> None:
         """Drops what is kept of an optimizer that is gone, and its model with it."""
         self._buckets.pop(number, None)
-        for graph in [key for key in list(self._graphs) if key[0] == number]:
-            self._graphs.pop(graph, None)
+        for kept in (self._graphs, self._bucket_plans):
+            for key in [key for key in list(kept) if key[0] == number]:
+                kept.pop(key, None)
         for key in [key for key in list(self._slots) if key[0] == number]:
             slot = self._slots.pop(key)
             self._plans.pop(slot, None)
