@@ -38,7 +38,6 @@ for name, options in REFUSED.items():
         text = f"{type(error).__name__}: {error}"
     (folder / f"{name} {rank}.txt").write_text(text)
 """
-TOP_K = "topk"
 LAYOUTS = {
     "2 hosts x 2 workers": (sums.PAIRS, 1, "auto", "none"),
     "2 hosts x 2 workers crossed": (sums.CROSSED, 1, "auto", "none"),
